@@ -331,15 +331,11 @@ unsafe fn store_in_order(host: u64, from: &[u8]) {
 ///
 /// # Safety
 /// `to` is aligned, and the words there are writable.
-#[inline]
+#[inline(always)] // Once per short packet.
 unsafe fn store_aligned(to: *mut u64, words: &[[u8; 8]]) {
-    let Some((last, before)) = words.split_last() else { return };
-    // SAFETY: the caller's range without its last word, and that word.
-    let place = unsafe {
-        copy::store_words(to, before);
-        AtomicU64::from_ptr(to.add(before.len()))
-    };
-    place.store(u64::from_ne_bytes(*last), Ordering::Release);
+    // Release for each word: one kind of store for all needs no loop of its own for the last.
+    // SAFETY: the caller's range.
+    unsafe { copy::store_each(to, words, Ordering::Release) };
 }
 
 /// Copies `first` and then `second` to `host`. An aligned word that crosses the boundary between

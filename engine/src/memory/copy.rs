@@ -57,7 +57,7 @@ pub(super) unsafe fn load(from: *const u8, to: &mut [u8]) {
         && let (words, []) = to.as_chunks_mut()
     {
         // SAFETY: the caller's range, which is aligned.
-        unsafe { load_short(from.cast(), words) };
+        unsafe { load_each(from.cast(), words) };
         return;
     }
     let unaligned = from.addr().wrapping_neg() % WORD;
@@ -77,31 +77,52 @@ pub(super) unsafe fn load(from: *const u8, to: &mut [u8]) {
 /// # Safety
 /// As for [`store`]; `to` is a multiple of 8.
 #[inline]
-pub(super) unsafe fn store_words(to: *mut u64, from: &[[u8; WORD]]) {
+unsafe fn store_words(to: *mut u64, from: &[[u8; WORD]]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if from.len() >= LONG && std::arch::is_x86_feature_detected!("avx") {
         let (first, vectors, rest) = in_vectors(to.addr(), from.len());
         // SAFETY: the three parts follow each other in both ranges. The CPU has AVX.
         unsafe {
-            store_each(to, &from[..first]);
+            store_each(to, &from[..first], Ordering::Relaxed);
             copy_vectors(to.add(first).cast(), from[first..].as_ptr().cast(), vectors);
-            store_each(to.add(rest), &from[rest..]);
+            store_each(to.add(rest), &from[rest..], Ordering::Relaxed);
         }
         return;
     }
     // SAFETY: the caller's range.
-    unsafe { store_each(to, from) };
+    unsafe { store_each(to, from, Ordering::Relaxed) };
+}
+
+/// Four words at a time: the compiler does not unroll atomic accesses.
+///
+/// # Safety
+/// As for [`store_words`].
+#[inline(always)] // Once per short packet.
+pub(super) unsafe fn store_each(to: *mut u64, from: &[[u8; WORD]], order: Ordering) {
+    let (fours, rest) = from.as_chunks::<4>();
+    let mut to = to;
+    for [a, b, c, d] in fours {
+        // SAFETY: four aligned words of the caller's range, and the place after them.
+        unsafe {
+            store_word(to, a, order);
+            store_word(to.add(1), b, order);
+            store_word(to.add(2), c, order);
+            store_word(to.add(3), d, order);
+            to = to.add(4);
+        }
+    }
+    for (index, word) in rest.iter().enumerate() {
+        // SAFETY: `rest` is the end of the caller's range.
+        unsafe { store_word(to.add(index), word, order) };
+    }
 }
 
 /// # Safety
 /// As for [`store_words`].
-#[inline]
-unsafe fn store_each(to: *mut u64, from: &[[u8; WORD]]) {
-    for (index, word) in from.iter().enumerate() {
-        // SAFETY: `index < from.len()`, and `to` is aligned.
-        let place = unsafe { AtomicU64::from_ptr(to.add(index)) };
-        place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-    }
+#[inline(always)] // One instruction.
+unsafe fn store_word(to: *mut u64, word: &[u8; WORD], order: Ordering) {
+    // SAFETY: `to` is aligned and writable.
+    unsafe { AtomicU64::from_ptr(to) }.store(u64::from_ne_bytes(*word), order);
 }
 
 /// Loads `to` from `from`, front to back.
@@ -125,33 +146,36 @@ unsafe fn load_words(from: *const u64, to: &mut [[u8; WORD]]) {
     unsafe { load_each(from, to) };
 }
 
-/// # Safety
-/// As for [`load_words`].
-#[inline]
-unsafe fn load_each(from: *const u64, to: &mut [[u8; WORD]]) {
-    for (index, word) in to.iter_mut().enumerate() {
-        // SAFETY: `index < to.len()`, and `from` is aligned. The word is only read.
-        let place = unsafe { AtomicU64::from_ptr(from.add(index).cast_mut()) };
-        *word = place.load(Ordering::Relaxed).to_ne_bytes();
-    }
-}
-
-/// As [`load_words`] for few words: the compiler does not unroll atomic accesses.
+/// Four words at a time, as [`store_each`].
 ///
 /// # Safety
 /// As for [`load_words`].
 #[inline]
-unsafe fn load_short(from: *const u64, to: &mut [[u8; WORD]]) {
+unsafe fn load_each(from: *const u64, to: &mut [[u8; WORD]]) {
     let (fours, rest) = to.as_chunks_mut::<4>();
-    let after = fours.len() * 4;
-    for (index, [a, b, c, d]) in fours.iter_mut().enumerate() {
-        for (word, offset) in [(a, 0), (b, 1), (c, 2), (d, 3)] {
-            // SAFETY: the range is part of the caller's.
-            unsafe { load_each(from.add(index * 4 + offset), std::slice::from_mut(word)) };
+    let mut from = from;
+    for [a, b, c, d] in fours {
+        // SAFETY: four aligned words of the caller's range, and the place after them.
+        unsafe {
+            *a = load_word(from);
+            *b = load_word(from.add(1));
+            *c = load_word(from.add(2));
+            *d = load_word(from.add(3));
+            from = from.add(4);
         }
     }
-    // SAFETY: as above.
-    unsafe { load_each(from.add(after), rest) };
+    for (index, word) in rest.iter_mut().enumerate() {
+        // SAFETY: `rest` is the end of the caller's range.
+        *word = unsafe { load_word(from.add(index)) };
+    }
+}
+
+/// # Safety
+/// As for [`load_words`].
+#[inline(always)] // One instruction.
+unsafe fn load_word(from: *const u64) -> [u8; WORD] {
+    // SAFETY: `from` is aligned and readable. The word is only read.
+    unsafe { AtomicU64::from_ptr(from.cast_mut()) }.load(Ordering::Relaxed).to_ne_bytes()
 }
 
 /// Stores `from` front to back, byte by byte.

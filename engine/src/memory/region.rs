@@ -108,12 +108,15 @@ impl View {
         if !region.access.contains(need) {
             return Err(AccessError::Rights);
         }
-        match (kind, scope.peer_of) {
-            (Kind::Plain | Kind::OnDemand | Kind::Null, _) | (Kind::Window1, Some(_)) => {}
-            (Kind::Window2, Some(through)) if through.value() == qp => {}
-            (Kind::Window2, Some(_)) => return Err(AccessError::OtherQp),
-            // Local requests cannot use windows.
-            (Kind::Window1 | Kind::Window2, None) => return Err(AccessError::Key),
+        match kind {
+            Kind::Plain | Kind::OnDemand | Kind::Null => {}
+            Kind::Window1 | Kind::Window2 => match scope.peer_of {
+                Some(through) if kind == Kind::Window2 && through.value() != qp => {
+                    return Err(AccessError::OtherQp);
+                }
+                Some(_) => {}
+                None => return Err(AccessError::Key), // Local requests cannot use windows.
+            },
         }
         let (va, len) = range.unwrap_or((region.iova, 0));
         // Only subtractions: the sum of numbers from a peer may wrap at the end of the address
