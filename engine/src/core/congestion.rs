@@ -171,7 +171,7 @@ impl Core {
             let frame_len = cnp::seal(&flow, frame, cnp.dest_qp, cnp.pkey, id);
             *ip_id = ip_id.checked_add(1).unwrap_or(1);
             port.tx_commit(frame_len, priority);
-            shared.count_sent(cnp::LEN + icrc::LEN);
+            shared.count_sent(1, cnp::LEN + icrc::LEN);
             shared.counters.count(Counter::NpCnpSent);
             cnps.pop();
             sent += 1;
@@ -247,8 +247,8 @@ impl Core {
 impl CoreShared {
     /// Counts a sent packet of `bytes`, from the BTH to the ICRC.
     #[inline]
-    pub(super) fn count_sent(&self, bytes: usize) {
-        self.counters.count(Counter::PortXmitPackets);
+    pub(super) fn count_sent(&self, packets: usize, bytes: usize) {
+        self.counters.add(Counter::PortXmitPackets, packets as u64);
         self.counters.add(Counter::PortXmitData, bytes as u64);
     }
 }

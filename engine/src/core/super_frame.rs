@@ -23,6 +23,9 @@ pub(super) struct Quantum {
     packets: usize,
     bytes: usize,
     is_alone: bool,
+    /// For the counters: bytes from the BTHs to the ICRCs, and packets to the device itself.
+    pub transport_bytes: usize,
+    pub looped: usize,
 }
 
 impl Quantum {
@@ -30,7 +33,7 @@ impl Quantum {
     /// then not limited: the last packet of a READ response and the first packet of the next, which
     /// are longer than the others, can share a super-frame.
     pub(super) fn new(is_alone: bool) -> Self {
-        Self { packets: 0, bytes: 0, is_alone }
+        Self { packets: 0, bytes: 0, is_alone, transport_bytes: 0, looped: 0 }
     }
 
     /// Number of packets sent.

@@ -153,7 +153,7 @@ impl Core {
             }
             let Some(flow) = place.qp.next_flow() else { break false };
             let (start, audience) = (flow.len(), flow.audience());
-            let is_loopback = audience == Audience::Own;
+            let is_loopback = matches!(audience, Audience::Own);
             let gate = match pfc {
                 Some(pfc) if !is_loopback => pfc.gate(flow.spec(), slot, &mut place.is_held),
                 _ => PauseGate::Pass,
@@ -183,7 +183,7 @@ impl Core {
             }
             let len = flow.seal(frame, packet.len, id);
             *ip_id = ip_id.checked_add(1).unwrap_or(1);
-            if audience == Audience::Group {
+            if matches!(audience, Audience::Group) {
                 copy_to_members(&mut **port, len, flow, groups, loopback, shared);
             }
             let priority = priority_of(&packet);
@@ -192,14 +192,16 @@ impl Core {
                 false => commit(&mut **port, len, priority, joins_previous),
             }
             *room -= usize::from(!is_loopback);
-            shared.counters.add(Counter::TxLoopback, is_loopback.into());
-            shared.count_sent(packet.len + icrc::LEN);
+            quantum.looped += usize::from(is_loopback);
+            quantum.transport_bytes += packet.len + icrc::LEN;
             let ends = quantum.count(flow.spec(), len);
             place.on_sent(&packet.sent, len, is_loopback, &mut schedule.peers, now);
             if ends {
                 break true;
             }
         };
+        shared.counters.add(Counter::TxLoopback, quantum.looped as u64);
+        shared.count_sent(quantum.packets(), quantum.transport_bytes);
         place.end_quantum(slot, more, &env, schedule);
         (quantum.packets(), more)
     }
