@@ -78,7 +78,7 @@ fn a_marked_packet_causes_a_cnp_in_the_form_of_a_connectx() {
     let cnps: Vec<_> = frames.iter().filter(|seen| is_cnp(seen)).collect();
     assert_eq!((cnps.len(), cnps[0].from), (1, 1));
     let packet = Packet::parse(&cnps[0].bytes, &[]).unwrap();
-    assert!(packet.icrc_valid() && cnp::is_valid(&packet));
+    assert!(packet.icrc_valid() && cnp::is_valid(&packet.bth, packet.payload));
     assert_eq!(packet.bth.dest_qp, pair.qps[0].qpn());
     assert_eq!((packet.ip.traffic_class(), packet.ip.hop_limit()), (0xc2, 64));
     assert_eq!((packet.udp.src_port, packet.bth.psn.value(), packet.bth.mig_req), (0, 0, false));

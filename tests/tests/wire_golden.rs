@@ -117,7 +117,7 @@ fn a_captured_cnp_is_parsed() {
     assert_eq!(cnp.payload.first, [0; 16]);
     assert!(cnp.info.payload.allows(cnp.payload.len(), 1024));
     assert!(cnp.icrc_valid());
-    assert!(feroce_wire::cnp::is_valid(&cnp));
+    assert!(feroce_wire::cnp::is_valid(&cnp.bth, cnp.payload));
 }
 
 /// A CNP built from the addresses, QP and IPv4 ID of the captured CNP equals the captured CNP.
@@ -153,7 +153,7 @@ fn a_cnp_without_becn_or_with_other_lengths_is_invalid() {
     let with = |change: &dyn Fn(&mut Packet<'_>)| {
         let mut packet = captured;
         change(&mut packet);
-        feroce_wire::cnp::is_valid(&packet)
+        feroce_wire::cnp::is_valid(&packet.bth, packet.payload)
     };
     assert!(with(&|packet| packet.payload.first = &[1; 16]), "reserved bytes are ignored");
     assert!(!with(&|packet| packet.bth.becn = false));

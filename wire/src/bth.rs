@@ -64,7 +64,7 @@ struct View {
 }
 
 impl From<&View> for Bth {
-    #[inline]
+    #[inline(always)] // Callers use one or two fields: a call would read all.
     fn from(view: &View) -> Self {
         let [congestion, ..] = view.congestion_and_qp.to_bytes();
         let [ack, ..] = view.ack_and_psn.to_bytes();
@@ -87,7 +87,7 @@ impl From<&View> for Bth {
 }
 
 impl From<&Bth> for View {
-    #[inline]
+    #[inline(always)] // Most fields of our own packets are constants.
     fn from(value: &Bth) -> Self {
         let flags = (u8::from(value.solicited) << 7)
             | (u8::from(value.mig_req) << 6)

@@ -9,9 +9,9 @@
 //! +---------------------------------------------------------------+
 //! ```
 
-use crate::{Bth, Ecn, FlowHeader, FlowSpec, Opcode, Packet, Pkey, Qpn, VlanTag};
+use crate::{Bth, Ecn, FlowHeader, FlowSpec, Opcode, Payload, Pkey, Qpn, VlanTag};
 
-/// Reserved bytes after the BTH. [`Packet`] shows them as payload.
+/// Reserved bytes after the BTH. [`Packet`](crate::Packet) shows them as payload.
 pub const RESERVED_LEN: usize = 16;
 
 /// Bytes of BTH and reserved bytes: the transport length for
@@ -48,11 +48,11 @@ pub fn seal(flow: &FlowHeader, frame: &mut [u8], dest_qp: Qpn, pkey: Pkey, ip_id
     flow.seal(frame, len, ip_id)
 }
 
-/// Returns true if `packet`, whose opcode is [`Opcode::CNP`], is a valid CNP: BECN is set, and all
+/// Returns true if a packet whose opcode is [`Opcode::CNP`] is a valid CNP: BECN is set, and all
 /// reserved bytes are present. Receivers ignore the value of the reserved bytes.
 #[must_use]
-pub fn is_valid(packet: &Packet<'_>) -> bool {
-    packet.bth.becn && packet.bth.pad == 0 && packet.payload.len() == RESERVED_LEN
+pub fn is_valid(bth: &Bth, payload: Payload<'_>) -> bool {
+    bth.becn && bth.pad == 0 && payload.len() == RESERVED_LEN
 }
 
 /// Writes a CNP for `dest_qp` to the front of `out`. Returns its length, [`LEN`].

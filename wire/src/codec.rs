@@ -30,7 +30,7 @@ macro_rules! fixed_header {
             }
 
             #[doc = concat!("The ", $name, " in `bytes`.")]
-            #[inline]
+            #[inline(always)] // Callers may use one field: a call would read all.
             #[must_use]
             pub(crate) fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
                 let view: &$view = zerocopy::transmute_ref!(bytes);
@@ -38,7 +38,7 @@ macro_rules! fixed_header {
             }
 
             #[doc = concat!("The ", $name, " as it goes on the wire.")]
-            #[inline]
+            #[inline(always)] // Most fields may be constants.
             #[must_use]
             pub fn to_bytes(&self) -> [u8; Self::LEN] {
                 zerocopy::transmute!(<$view>::from(self))
@@ -48,7 +48,7 @@ macro_rules! fixed_header {
             ///
             /// # Panics
             /// If `out` is shorter than [`LEN`](Self::LEN).
-            #[inline]
+            #[inline(always)] // As `to_bytes`.
             pub fn write(&self, out: &mut [u8]) {
                 out[..Self::LEN].copy_from_slice(&self.to_bytes());
             }

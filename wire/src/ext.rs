@@ -1,12 +1,12 @@
 //! The extended headers between the BTH and the payload, in the order of the packet.
 
 use crate::{
-    Aeth, AtomicAckEth, AtomicEth, Deth, EmitError, Feth, Headers, Ieth, ImmDt, ParseError, Reth,
-    XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Deth, EmitError, Feth, Headers, Ieth, ImmDt, OpcodeInfo,
+    ParseError, Reth, XrcEth,
 };
 
 /// Generates from one list, in the order of the packet: the struct, its length, its parser and its
-/// writer.
+/// writer, and the headers of a received packet.
 macro_rules! extended_headers {
     ($($(#[$doc:meta])* $field:ident: $header:ty = $flag:ident,)*) => {
         /// The extended headers of a packet; its opcode decides which are `Some`.
@@ -35,7 +35,6 @@ macro_rules! extended_headers {
             ///
             /// # Errors
             /// [`ParseError::Truncated`] naming the first header that does not fit.
-            #[inline(always)] // saves the receive path a copy that stalls on the preceding stores
             pub fn parse(headers: Headers, bytes: &[u8]) -> Result<Self, ParseError> {
                 let mut ext = Self::default();
                 let mut rest = bytes;
@@ -45,6 +44,19 @@ macro_rules! extended_headers {
                 })*
                 let _ = rest;
                 Ok(ext)
+            }
+
+            /// Length in bytes of the headers in the set `headers` in front of `header`.
+            #[inline(always)] // Of the constant `header`, a few additions are left.
+            const fn len_before(headers: Headers, header: Headers) -> usize {
+                let mut len = 0;
+                $(if header.contains(Headers::$flag) {
+                    return len;
+                }
+                if headers.contains(Headers::$flag) {
+                    len += <$header>::LEN;
+                })*
+                len
             }
 
             /// Writes the headers of the set `headers` at the front of `out` and returns their
@@ -70,7 +82,39 @@ macro_rules! extended_headers {
                 Ok(at)
             }
         }
+
+        impl ExtView<'_> {
+            $($(#[$doc])*
+            #[inline(always)] // Without the header, one test is left.
+            #[must_use]
+            pub fn $field(&self) -> Option<$header> {
+                if !self.headers.contains(Headers::$flag) {
+                    return None;
+                }
+                let behind = self.len - ExtHeaders::len_before(self.headers, Headers::$flag);
+                let at = self.bytes.len().checked_sub(behind)?;
+                Some(<$header>::from_bytes(self.bytes.get(at..)?.first_chunk()?))
+            })*
+        }
     };
+}
+
+/// The extended headers of a received packet, in its bytes. Each is `Some` if the opcode has it.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtView<'a> {
+    headers: Headers,
+    /// Length of the extended headers, in bytes.
+    len: usize,
+    /// All headers of the packet, the extended ones last.
+    bytes: &'a [u8],
+}
+
+impl<'a> ExtView<'a> {
+    /// `bytes` ends with the headers of the opcode.
+    #[inline(always)] // As the headers.
+    pub(crate) fn new(info: &OpcodeInfo, bytes: &'a [u8]) -> Self {
+        Self { headers: info.headers, len: info.headers_len, bytes }
+    }
 }
 
 extended_headers! {

@@ -112,6 +112,13 @@ impl Ipv6Header {
         }
     }
 
+    /// The header in `bytes`, whose version is that of this type.
+    #[inline]
+    pub(crate) fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let view: &View = zerocopy::transmute_ref!(bytes);
+        Self::from(view)
+    }
+
     /// The header as it goes on the wire.
     #[inline]
     #[must_use]

@@ -31,7 +31,7 @@
 //! # Receiving and sending
 //!
 //! [`Packet::parse`] reads a received frame, in one or two slices; [`Packet::icrc_valid`] checks
-//! its ICRC. To send, write the transport headers with [`write_transport`] behind the space for the
+//! its ICRC. [`PacketView`] is the same for an engine, which uses few of the fields. To send, write the transport headers with [`write_transport`] behind the space for the
 //! lower headers, then the payload, and let [`FlowHeader::seal`] add everything around it.
 //!
 //! # Panic contract
@@ -104,7 +104,7 @@ pub use deth::Deth;
 pub use ecn::Ecn;
 pub use error::{EmitError, IcrcError, ParseError};
 pub use ethernet::EthernetHeader;
-pub use ext::ExtHeaders;
+pub use ext::{ExtHeaders, ExtView};
 pub use flow::{Audience, FlowHeader, FlowSpec, IpAddresses};
 pub use flush::{Feth, PlacementType, Selectivity};
 pub use ids::{Key, Msn, PathMtu, Pkey, Qkey, Qpn};
@@ -116,7 +116,7 @@ pub use mac::MacAddr;
 pub use mad::{MAD_LEN, MadError, MadHeader};
 pub use mark::mark_ce;
 pub use opcode::{Headers, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Transport};
-pub use packet::{IpHeader, Packet};
+pub use packet::{IpHeader, Packet, PacketView};
 pub use pause::{FlowControl, FlowControlFrame};
 pub use payload::Payload;
 pub use psn::Psn;

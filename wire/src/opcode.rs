@@ -212,6 +212,8 @@ pub struct OpcodeInfo {
     pub headers_len: usize,
     /// Rule for the payload length.
     pub payload: PayloadRule,
+    is_request: bool,
+    is_response: bool,
 }
 
 impl OpcodeInfo {
@@ -219,17 +221,20 @@ impl OpcodeInfo {
     #[inline]
     #[must_use]
     pub const fn is_response(&self) -> bool {
-        matches!(
-            self.operation,
-            Operation::ReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge
-        )
+        self.is_response
     }
 
     /// Returns true if a requester sends this opcode.
     #[inline]
     #[must_use]
     pub const fn is_request(&self) -> bool {
-        !self.is_response() && !matches!(self.operation, Operation::Cnp)
+        self.is_request
+    }
+}
+
+impl Operation {
+    const fn is_response(self) -> bool {
+        matches!(self, Self::ReadResponse | Self::Acknowledge | Self::AtomicAcknowledge)
     }
 }
 
@@ -255,6 +260,9 @@ macro_rules! opcodes {
                     headers,
                     headers_len: ExtHeaders::len(headers),
                     payload: $payload,
+                    is_request: !Operation::$operation.is_response()
+                        && !matches!(Operation::$operation, Operation::Cnp),
+                    is_response: Operation::$operation.is_response(),
                 });
             )*
             table

@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use feroce_congestion::NotificationPoint;
 use feroce_congestion::params::{CnpScope, NotificationParams};
-use feroce_wire::{Audience, FlowHeader, FlowSpec, IpAddresses, Operation, Packet, Pkey, Qpn, cnp};
+use feroce_wire::{
+    Audience, FlowHeader, FlowSpec, IpAddresses, Operation, PacketView, Pkey, Qpn, cnp,
+};
 
 use super::sender::Sender;
 use crate::time::{Duration, Instant};
@@ -50,27 +52,27 @@ impl Cnp {
     /// A CNP to the sender of the datagram `packet`, along the reverse path. `None` if the datagram
     /// was sent to a multicast group, has a source address that no single host has, or was sent
     /// by this host: then it passed no switch.
-    pub fn to_sender(packet: &Packet<'_>, params: &NotificationParams) -> Option<Self> {
-        let dest_qp = packet.ext.deth?.src_qp;
-        let (src, dst) = (packet.ip.src(), packet.ip.dst());
+    pub fn to_sender(packet: &PacketView<'_>, params: &NotificationParams) -> Option<Self> {
+        let dest_qp = packet.ext().deth()?.src_qp;
+        let (src, dst) = (packet.ip().src(), packet.ip().dst());
         let is_group =
-            src.is_multicast() || dst.is_multicast() || packet.ethernet.src.is_multicast();
+            src.is_multicast() || dst.is_multicast() || packet.ethernet().src.is_multicast();
         let is_no_host = src.is_unspecified() || src.is_loopback() || src == Ipv4Addr::BROADCAST;
         if is_group || is_no_host || src == dst {
             return None;
         }
-        let addresses = match (packet.ip.dst(), packet.ip.src()) {
+        let addresses = match (packet.ip().dst(), packet.ip().src()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => IpAddresses::V4 { src, dst },
             (IpAddr::V6(src), IpAddr::V6(dst)) => IpAddresses::V6 { src, dst },
             _ => return None,
         };
         let path = FlowSpec {
-            vlan: packet.vlan,
+            vlan: packet.vlan(),
             hop_limit: HOP_LIMIT,
             udp_source_port: 0,
-            ..FlowSpec::new(packet.ethernet.src, packet.ethernet.dst, addresses)
+            ..FlowSpec::new(packet.ethernet().src, packet.ethernet().dst, addresses)
         };
-        Some(Self::new(&path, dest_qp, packet.bth.pkey, params))
+        Some(Self::new(&path, dest_qp, packet.bth().pkey, params))
     }
 }
 
@@ -123,8 +125,14 @@ impl NotificationPoints {
 
     /// The marked `packet` arrived for the QP `local_qp`; `cnp` would notify its sender. Returns
     /// true if the CNP must be sent now.
-    pub fn on_mark(&mut self, packet: &Packet<'_>, local_qp: Qpn, cnp: Cnp, now: Instant) -> bool {
-        let (peer, local) = (Some(packet.ip.src()), Some(packet.ip.dst()));
+    pub fn on_mark(
+        &mut self,
+        packet: &PacketView<'_>,
+        local_qp: Qpn,
+        cnp: Cnp,
+        now: Instant,
+    ) -> bool {
+        let (peer, local) = (Some(packet.ip().src()), Some(packet.ip().dst()));
         let key = match self.params.cnp_scope {
             CnpScope::Qp => Key { peer, local, qps: Some((cnp.dest_qp, local_qp)) },
             CnpScope::IpPair => Key { peer, local, qps: None },
@@ -216,7 +224,7 @@ impl CnpGenerator {
         &mut self,
         receiver: Receiver<'_>,
         sender: &mut Sender,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         is_marked: bool,
         now: Instant,
     ) {
@@ -224,7 +232,7 @@ impl CnpGenerator {
         // shorter. Multicast has many receivers and no flow to notify.
         let counts = is_marked
             && packet.info.operation != Operation::Acknowledge
-            && packet.bth.dest_qp != Qpn::MULTICAST;
+            && packet.bth().dest_qp != Qpn::MULTICAST;
         let has_own_point = self.params.cnp_scope == CnpScope::Qp && receiver.peer.is_some();
         let due = match has_own_point {
             true if sender.on_received(counts, now) => self.to_peer(receiver),
@@ -373,7 +381,7 @@ mod tests {
         let params = Params::default().notification;
         let to = |src_mac, src, dst| {
             let frame = datagram(src_mac, src, dst);
-            Cnp::to_sender(&Packet::parse(&frame, &[]).unwrap(), &params)
+            Cnp::to_sender(&PacketView::parse(&frame, &[]).unwrap(), &params)
         };
         let (a, b, group) = ([10, 0, 0, 1], [10, 0, 0, 2], [239, 0, 0, 1]);
         let cnp = to(4, a, b).unwrap();
@@ -389,7 +397,7 @@ mod tests {
         for src in [Ipv6Addr::UNSPECIFIED, Ipv6Addr::LOCALHOST] {
             let dst = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
             let frame = datagram_with(4, IpAddresses::V6 { src, dst });
-            let packet = Packet::parse(&frame, &[]).unwrap();
+            let packet = PacketView::parse(&frame, &[]).unwrap();
             assert!(Cnp::to_sender(&packet, &params).is_none(), "{src}");
         }
     }
@@ -400,7 +408,7 @@ mod tests {
         (params.cnp_timing, params.cnp_scope) = (CnpTiming::Window, CnpScope::Port);
         let mut points = NotificationPoints::new(&params);
         let frame = datagram(4, [10, 0, 0, 1], [10, 0, 0, 2]);
-        let packet = Packet::parse(&frame, &[]).unwrap();
+        let packet = PacketView::parse(&frame, &[]).unwrap();
         let cnp = Cnp::to_sender(&packet, &params).unwrap();
         let at = |micros: u64| Instant::from_nanos(micros * 1000);
         let mut mark = |qp, micros| points.on_mark(&packet, Qpn::masked(qp), cnp, at(micros));

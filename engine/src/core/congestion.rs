@@ -1,7 +1,7 @@
 //! Congestion control in the turn of a core: marks of received packets, CNPs out and in, and the
 //! limits of each QP that sends.
 
-use feroce_wire::{Ecn, Packet, cnp, icrc};
+use feroce_wire::{Ecn, PacketView, cnp, icrc};
 
 use super::Core;
 use super::peers::Peers;
@@ -19,7 +19,7 @@ use crate::time::Instant;
 pub(super) fn on_received(
     congestion: &mut CoreCongestion,
     place: &mut Slot,
-    packet: &Packet<'_>,
+    packet: &PacketView<'_>,
     counters: &Counters,
     schedule: &mut Schedule,
     now: Instant,
@@ -28,7 +28,7 @@ pub(super) fn on_received(
     if !qp.accepts_sender_of(packet) {
         return; // The QP drops it: another host sent it.
     }
-    let is_marked = packet.ip.ecn() == Ecn::Ce;
+    let is_marked = packet.ip().ecn() == Ecn::Ce;
     if is_marked {
         sender.count_mark();
         counters.count(Counter::NpEcnMarkedRocePackets);
@@ -47,9 +47,9 @@ fn receiver(qp: &AnyQp) -> Receiver<'_> {
 
 /// The CNP `packet` arrived for the QP in `place`.
 #[cold]
-pub(super) fn on_cnp(place: &mut Slot, packet: &Packet<'_>, counters: &Counters, now: Instant) {
+pub(super) fn on_cnp(place: &mut Slot, packet: &PacketView<'_>, counters: &Counters, now: Instant) {
     let Slot { qp, sender, .. } = place;
-    let is_handled = cnp::is_valid(packet)
+    let is_handled = cnp::is_valid(&packet.bth(), packet.payload)
         && qp.accepts_addresses_of(packet)
         && sender.as_deref_mut().is_some_and(|sender| sender.on_cnp(now));
     counters.count(match is_handled {
@@ -245,7 +245,7 @@ impl Core {
 }
 
 impl CoreShared {
-    /// Counts a sent packet of `bytes`, from the BTH to the ICRC.
+    /// Counts sent packets, which have `bytes` from the BTHs to the ICRCs.
     #[inline]
     pub(super) fn count_sent(&self, packets: usize, bytes: usize) {
         self.counters.add(Counter::PortXmitPackets, packets as u64);

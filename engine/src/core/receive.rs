@@ -1,7 +1,7 @@
 //! Frames in: parses a frame, finds the core of its QP, verifies the ICRC there, passes the packet
 //! to the QP. A datagram to a multicast group is delivered to every member of the group.
 
-use feroce_wire::{Opcode, Packet, Qpn, pause};
+use feroce_wire::{Opcode, PacketView, Qpn, pause};
 
 use super::Core;
 use super::congestion::{on_cnp, on_received};
@@ -43,6 +43,7 @@ pub(super) struct Sources<'a> {
 impl Tables<'_> {
     /// Receives a frame from the port or, if `is_loopback`, one that this core sent to the device
     /// itself. `outboxes`: the rings to the other cores.
+    #[inline(always)] // Once per packet.
     fn receive(
         &mut self,
         frame: RxFrame<'_>,
@@ -50,17 +51,46 @@ impl Tables<'_> {
         outboxes: &mut [Option<FrameProducer>],
         now: Instant,
     ) {
-        // The packet is used where it was parsed to: it is large, and a copy would have to wait for
-        // all of its stores.
-        let parsed = Packet::parse(frame.first, frame.second);
-        let Ok(packet) = &parsed else {
-            self.receive_non_roce(frame, outboxes, now);
-            return;
-        };
-        match self.shared.qpns.locate(packet.bth.dest_qp) {
-            Some((core, slot)) if core == self.id => self.deliver(packet, slot, now),
+        // One call for the common frames, so that their parts are written to one place.
+        match PacketView::parse_plain(frame.first) {
+            Some(packet) => self.receive_packet(&packet, frame, is_loopback, outboxes, now),
+            None => self.receive_any(frame, is_loopback, outboxes, now),
+        }
+    }
+
+    #[inline(never)]
+    fn receive_any(
+        &mut self,
+        frame: RxFrame<'_>,
+        is_loopback: bool,
+        outboxes: &mut [Option<FrameProducer>],
+        now: Instant,
+    ) {
+        match PacketView::parse(frame.first, frame.second) {
+            Ok(packet) => self.receive_packet(&packet, frame, is_loopback, outboxes, now),
+            Err(_) => self.receive_non_roce(frame, outboxes, now),
+        }
+    }
+
+    /// Receives `packet`, which is in `frame`.
+    #[inline(always)] // As `receive`.
+    fn receive_packet(
+        &mut self,
+        packet: &PacketView<'_>,
+        frame: RxFrame<'_>,
+        is_loopback: bool,
+        outboxes: &mut [Option<FrameProducer>],
+        now: Instant,
+    ) {
+        let qpn = packet.bth().dest_qp;
+        match self.shared.qpns.locate(qpn) {
+            Some((core, slot)) if core == self.id => {
+                if self.verify_icrc(packet) {
+                    self.deliver_to(packet, qpn, slot, now);
+                }
+            }
             Some((core, _)) => hand_over(self.shared, &mut outboxes[core], frame),
-            None if packet.bth.dest_qp == Qpn::MULTICAST => {
+            None if qpn == Qpn::MULTICAST => {
                 let mut others = self.deliver_to_group(packet, is_loopback, now);
                 while others != 0 {
                     let core = others.trailing_zeros() as usize;
@@ -105,43 +135,40 @@ impl Tables<'_> {
 
     /// Receives a frame that another core handed over, for QPs of this core.
     fn receive_handed_over(&mut self, frame: &[u8], now: Instant) {
-        let parsed = Packet::parse(frame, &[]);
+        let parsed = PacketView::parse(frame, &[]);
         let Ok(packet) = &parsed else {
             self.receive_pause(frame, now);
             return;
         };
-        match self.shared.qpns.locate(packet.bth.dest_qp) {
-            Some((core, slot)) if core == self.id && self.verify_icrc(packet) => {
-                self.deliver_to_one(packet, packet.bth.dest_qp, slot, now);
+        match self.shared.qpns.locate(packet.bth().dest_qp) {
+            Some((core, slot)) if core == self.id && self.verify_icrc_of_one(packet) => {
+                self.deliver_to_one(packet, packet.bth().dest_qp, slot, now);
             }
-            None if packet.bth.dest_qp == Qpn::MULTICAST => {
+            None if packet.bth().dest_qp == Qpn::MULTICAST => {
                 self.deliver_to_group(packet, false, now);
             }
             _ => {}
         }
     }
 
-    /// Delivers `packet` to the QP in `slot` of this core.
-    #[inline(always)] // As `deliver_to`.
-    fn deliver(&mut self, packet: &Packet<'_>, slot: u32, now: Instant) {
-        if self.verify_icrc(packet) {
-            self.deliver_to(packet, packet.bth.dest_qp, slot, now);
-        }
-    }
-
     /// Delivers `packet` to the members of its group on this core. Returns the cores of the other
     /// members, one bit each.
-    fn deliver_to_group(&mut self, packet: &Packet<'_>, is_loopback: bool, now: Instant) -> u64 {
+    fn deliver_to_group(
+        &mut self,
+        packet: &PacketView<'_>,
+        is_loopback: bool,
+        now: Instant,
+    ) -> u64 {
         let groups = self.groups;
-        let members = groups.members(packet.ip.dst());
+        let members = groups.members(packet.ip().dst());
         if members.is_empty() {
             self.shared.counters.count(Counter::RxDiscards);
             return 0;
         }
-        if !self.verify_icrc(packet) {
+        if !self.verify_icrc_of_one(packet) {
             return 0;
         }
-        let sender = packet.ext.deth.map(|deth| deth.src_qp);
+        let sender = packet.ext().deth().map(|deth| deth.src_qp);
         let mut others = 0;
         for member in members {
             if member.core != self.id {
@@ -153,15 +180,22 @@ impl Tables<'_> {
         others
     }
 
+    /// [`Self::verify_icrc`] for packets that are less frequent than those of [`Self::receive`].
+    #[inline(never)]
+    fn verify_icrc_of_one(&self, packet: &PacketView<'_>) -> bool {
+        self.verify_icrc(packet)
+    }
+
     /// Verifies the ICRC and counts the packet. Returns false if the ICRC is wrong.
-    fn verify_icrc(&self, packet: &Packet<'_>) -> bool {
+    #[inline(always)] // As `deliver_to`.
+    fn verify_icrc(&self, packet: &PacketView<'_>) -> bool {
         let counters = &self.shared.counters;
         if !packet.icrc_valid() {
             counters.count(Counter::RxIcrcEncapsulated);
             return false;
         }
         counters.count(Counter::PortRcvPackets);
-        let bytes = usize::from(packet.udp.length).saturating_sub(feroce_wire::UdpHeader::LEN);
+        let bytes = usize::from(packet.udp().length).saturating_sub(feroce_wire::UdpHeader::LEN);
         counters.add(Counter::PortRcvData, bytes as u64);
         true
     }
@@ -176,13 +210,13 @@ impl Tables<'_> {
 
     /// [`Self::deliver_to`] for packets that are less frequent than those of [`Self::receive`].
     #[inline(never)]
-    fn deliver_to_one(&mut self, packet: &Packet<'_>, qpn: Qpn, slot: u32, now: Instant) {
+    fn deliver_to_one(&mut self, packet: &PacketView<'_>, qpn: Qpn, slot: u32, now: Instant) {
         self.deliver_to(packet, qpn, slot, now);
     }
 
     /// Delivers the verified `packet` to the QP `qpn` in `slot` of this core.
     #[inline(always)] // Once per packet.
-    fn deliver_to(&mut self, packet: &Packet<'_>, qpn: Qpn, slot: u32, now: Instant) {
+    fn deliver_to(&mut self, packet: &PacketView<'_>, qpn: Qpn, slot: u32, now: Instant) {
         if self.received != Some(slot) {
             self.end_run();
         }
@@ -192,7 +226,7 @@ impl Tables<'_> {
             return;
         };
         self.received = Some(slot);
-        if packet.bth.opcode == Opcode::CNP {
+        if packet.bth().opcode == Opcode::CNP {
             on_cnp(place, packet, &self.shared.counters, now);
             return; // It is rescheduled, as its next send time may depend on the new rate.
         }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use feroce_wire::{FlowHeader, Packet, Pkey, Qpn};
+use feroce_wire::{FlowHeader, PacketView, Pkey, Qpn};
 
 use super::attributes::{ModifyError, QpAttributes};
 use super::connected::Qp;
@@ -113,7 +113,7 @@ impl AnyQp {
 
     /// Handles a packet to this QP. The caller has verified its ICRC.
     #[inline]
-    pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
+    pub fn handle_packet(&mut self, packet: &PacketView<'_>, env: &mut Env<'_>) {
         match self {
             Self::Connected(qp) => qp.handle_packet(packet, env),
             Self::Datagram(qp) => qp.handle_packet(packet, env),
@@ -206,7 +206,7 @@ impl AnyQp {
 
     /// See [`Qp::moves_to_front_after`].
     #[inline]
-    pub fn moves_to_front_after(&self, packet: &Packet<'_>, env: &Env<'_>) -> bool {
+    pub fn moves_to_front_after(&self, packet: &PacketView<'_>, env: &Env<'_>) -> bool {
         match self {
             Self::Connected(qp) => qp.moves_to_front_after(packet, env),
             Self::Datagram(_) => false,
@@ -238,7 +238,7 @@ impl AnyQp {
     }
 
     /// Returns true if the QP receives packets with the IP addresses of `packet`.
-    pub fn accepts_addresses_of(&self, packet: &Packet<'_>) -> bool {
+    pub fn accepts_addresses_of(&self, packet: &PacketView<'_>) -> bool {
         match self {
             Self::Connected(qp) => qp.has_peer_addresses(packet),
             Self::Datagram(_) => true,
@@ -247,7 +247,7 @@ impl AnyQp {
 
     /// Returns true if the QP receives packets in its state, and accepts those of the sender of
     /// `packet`.
-    pub fn accepts_sender_of(&self, packet: &Packet<'_>) -> bool {
+    pub fn accepts_sender_of(&self, packet: &PacketView<'_>) -> bool {
         match self {
             Self::Connected(qp) => qp.accepts_sender_of(packet),
             Self::Datagram(qp) => qp.accepts_sender_of(packet),

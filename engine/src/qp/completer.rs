@@ -1,6 +1,8 @@
 //! The completer: applies acknowledgements and responses of the peer to the send queue.
 
-use feroce_wire::{NakCode, Operation, Packet, Payload, Position, Psn, RnrTimer, Sack, Syndrome};
+use feroce_wire::{
+    NakCode, Operation, PacketView, Payload, Position, Psn, RnrTimer, Sack, Syndrome,
+};
 
 use super::connection::Connection;
 use super::env::Env;
@@ -86,8 +88,8 @@ impl Completer {
 
 impl SendSide<'_, '_> {
     /// Handles a response packet.
-    pub fn handle_response(&mut self, packet: &Packet<'_>) -> Result<(), Failed> {
-        let psn = packet.bth.psn;
+    pub fn handle_response(&mut self, packet: &PacketView<'_>) -> Result<(), Failed> {
+        let psn = packet.bth().psn;
         self.env.acked = self.requester.losses.on_response(packet);
         if psn == self.requester.una.prev() {
             // Acknowledges nothing new; the peer has posted receives.
@@ -114,8 +116,8 @@ impl SendSide<'_, '_> {
     /// Returns true if the message number of `packet` fits the outstanding requests, or if the peer
     /// does not count messages as we do.
     #[inline]
-    fn has_plausible_msn(&mut self, packet: &Packet<'_>) -> bool {
-        let Some(aeth) = packet.ext.aeth else { return true };
+    fn has_plausible_msn(&mut self, packet: &PacketView<'_>) -> bool {
+        let Some(aeth) = packet.ext().aeth() else { return true };
         let is_plausible = self.may_have_completed(aeth.msn.value());
         let habit = &mut self.completer.plausible_msn;
         if is_plausible && habit.is_usual(true) {
@@ -163,8 +165,8 @@ impl SendSide<'_, '_> {
         self.retry(RetryCause::Timeout)
     }
 
-    fn handle_aeth(&mut self, packet: &Packet<'_>, psn: Psn) -> Result<(), Failed> {
-        let Some(aeth) = packet.ext.aeth else { return Ok(()) };
+    fn handle_aeth(&mut self, packet: &PacketView<'_>, psn: Psn) -> Result<(), Failed> {
+        let Some(aeth) = packet.ext().aeth() else { return Ok(()) };
         match aeth.syndrome {
             Syndrome::Ack(code) => {
                 if psn == self.requester.sent_end {
@@ -240,7 +242,7 @@ impl SendSide<'_, '_> {
         Err(Failed(status))
     }
 
-    fn handle_read_response(&mut self, packet: &Packet<'_>, psn: Psn) -> Result<(), Failed> {
+    fn handle_read_response(&mut self, packet: &PacketView<'_>, psn: Psn) -> Result<(), Failed> {
         let Some((index, wqe)) = self.request_awaiting(packet, psn)? else { return Ok(()) };
         if !is_expected_read_response(packet, &wqe, psn, self.conn) {
             return self.fail_with_bad_response();
@@ -257,7 +259,7 @@ impl SendSide<'_, '_> {
     /// response shows to be executed. A response behind a missing one is stored or dropped here.
     fn request_awaiting(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         psn: Psn,
     ) -> Result<Option<(u32, SendWqe)>, Failed> {
         if psn == self.requester.sent_end {
@@ -276,9 +278,9 @@ impl SendSide<'_, '_> {
         Ok(self.requester.sq.get(index).map(|wqe| (index, *wqe)))
     }
 
-    fn handle_atomic_ack(&mut self, packet: &Packet<'_>, psn: Psn) -> Result<(), Failed> {
+    fn handle_atomic_ack(&mut self, packet: &PacketView<'_>, psn: Psn) -> Result<(), Failed> {
         let Some((index, wqe)) = self.request_awaiting(packet, psn)? else { return Ok(()) };
-        let Some(result) = packet.ext.atomic_ack.filter(|_| wqe.op.is_atomic()) else {
+        let Some(result) = packet.ext().atomic_ack().filter(|_| wqe.op.is_atomic()) else {
             return self.fail_with_bad_response();
         };
         self.update_credits(packet);
@@ -289,8 +291,8 @@ impl SendSide<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn update_credits(&mut self, packet: &Packet<'_>) {
-        if let Some(aeth) = packet.ext.aeth
+    pub(super) fn update_credits(&mut self, packet: &PacketView<'_>) {
+        if let Some(aeth) = packet.ext().aeth()
             && let Syndrome::Ack(code) = aeth.syndrome
         {
             self.requester.set_credits(aeth.msn.value(), code.credits());
@@ -463,7 +465,7 @@ fn report(
 /// Returns true if the READ response packet is the one that the request `wqe` (a READ, FLUSH or
 /// ATOMIC WRITE) expects with the PSN `psn`.
 pub(super) fn is_expected_read_response(
-    packet: &Packet<'_>,
+    packet: &PacketView<'_>,
     wqe: &SendWqe,
     psn: Psn,
     conn: &Connection,

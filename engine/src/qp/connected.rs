@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use feroce_wire::{FlowHeader, IpAddresses, IpHeader, NakCode, Packet, Pkey, Psn, Qpn};
+use feroce_wire::{FlowHeader, IpAddresses, IpHeader, NakCode, PacketView, Pkey, Psn, Qpn};
 
 use super::attributes::QpAttributes;
 use super::completer::{self, Completer, Failed, SendSide};
@@ -178,7 +178,7 @@ impl Qp {
 
     /// Handles a packet to this QP. The caller has verified its ICRC.
     #[inline(always)] // Called once.
-    pub fn handle_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
+    pub fn handle_packet(&mut self, packet: &PacketView<'_>, env: &mut Env<'_>) {
         let has_receiver = match packet.info.is_request() {
             true => self.conn.service.has_responder(),
             false => self.conn.service.has_requester(),
@@ -319,7 +319,7 @@ impl Qp {
     /// Returns true if the QP must send ahead of the other QPs of its core, after it handled
     /// `packet`. See rule 4 of `transmit_order`.
     #[inline]
-    pub fn moves_to_front_after(&self, packet: &Packet<'_>, env: &Env<'_>) -> bool {
+    pub fn moves_to_front_after(&self, packet: &PacketView<'_>, env: &Env<'_>) -> bool {
         if !env.to_sleeper {
             return false; // The most frequent case needs no look at the send queue.
         }
@@ -339,23 +339,25 @@ impl Qp {
     }
 
     /// Returns true if the IP addresses of `packet` are those of packets from the peer.
-    pub fn has_peer_addresses(&self, packet: &Packet<'_>) -> bool {
+    #[inline(always)] // As `accepts_sender_of`.
+    pub fn has_peer_addresses(&self, packet: &PacketView<'_>) -> bool {
         let Some(flow) = self.flow() else { return false };
-        match (flow.spec().addresses, &packet.ip) {
+        match (flow.spec().addresses, &packet.ip()) {
             (IpAddresses::V4 { src, dst }, IpHeader::V4(ip)) => ip.src == dst && ip.dst == src,
             (IpAddresses::V6 { src, dst }, IpHeader::V6(ip)) => ip.src == dst && ip.dst == src,
             _ => false,
         }
     }
 
+    #[inline(always)] // Most QPs have requests or responses, not both.
     fn next_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
-        let carries_data = self.responder.response_goes_first();
-        if carries_data && env.waits.responses {
         if self.responder.has_packet() { self.write_response(env, out) } else { None }
     }
 
     #[inline(never)]
     fn write_response(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Option<Transmit> {
+        let carries_data = self.responder.response_goes_first();
+        if carries_data && env.waits.responses {
             return None;
         }
         let len = self.responder.next_packet(&self.conn, env, out)?;
@@ -369,14 +371,14 @@ impl Qp {
         if !self.conn.state.sends() || self.timers.is_running(Timer::Rnr) || self.must_wait(env) {
             return None;
         }
-        loop {
-            let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
         if let Some((len, sent)) = self.requester.next_in_run(&self.conn, env, out) {
             if cfg!(debug_assertions) {
                 self.check_invariants();
             }
             return Some(Transmit { len, sent: Sent::Request(sent) });
         }
+        loop {
+            let next = self.requester.next_packet(&self.conn, &mut self.timers, env, out);
             match next {
                 Next::Packet(len, sent) => {
                     if !self.conn.service.is_reliable() {
@@ -414,30 +416,31 @@ impl Qp {
     }
 
     /// Returns true if the QP receives packets in its state, and `packet` comes from its peer.
-    pub fn accepts_sender_of(&self, packet: &Packet<'_>) -> bool {
+    #[inline(always)] // Once per packet.
+    pub fn accepts_sender_of(&self, packet: &PacketView<'_>) -> bool {
         self.conn.state.receives() && self.is_from_peer(packet)
     }
 
     /// Returns true if `packet` comes from the peer: service, addresses and partition.
     #[inline]
-    fn is_from_peer(&self, packet: &Packet<'_>) -> bool {
+    fn is_from_peer(&self, packet: &PacketView<'_>) -> bool {
         packet.info.transport == self.conn.service.transport()
             && self.has_peer_addresses(packet)
-            && packet.bth.pkey.matches(self.conn.pkey)
+            && packet.bth().pkey.matches(self.conn.pkey)
     }
 
     /// Returns true if `packet` comes from where the peer's packets come from. Learns from packets
     /// whose PSN is right: the expected request, one that was executed lately and may be repeated
     /// because its response was lost, or a response to an outstanding packet. UC takes any PSN.
     #[inline]
-    fn has_usual_origin(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
+    fn has_usual_origin(&mut self, packet: &PacketView<'_>, now: Instant) -> bool {
         let origin = Origin::of(packet);
         let is_request = packet.info.is_request();
         let habit = match is_request {
             true => &mut self.origin_of_requests,
             false => &mut self.origin_of_responses,
         };
-        habit.is_usual(origin) || self.learns_origin(packet.bth.psn, is_request, origin, now)
+        habit.is_usual(origin) || self.learns_origin(packet.bth().psn, is_request, origin, now)
     }
 
     #[inline(never)] // Not for most packets.
@@ -514,14 +517,21 @@ impl Qp {
             self.notify_drained = false;
             env.events.push(AsyncEvent::SqDrained(self.conn.qpn));
         }
+        if env.fatal_event.is_some() {
+            self.handle_fatal_event(env);
+        }
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+    }
+
+    #[cold]
+    fn handle_fatal_event(&mut self, env: &mut Env<'_>) {
         if let Some(event) = env.fatal_event.take().filter(|_| self.conn.state != QpState::Err) {
             env.events.push(event(self.conn.qpn));
             self.enter_error(env);
             // A full CQ cannot take the flushed requests either; the error is reported once.
             env.fatal_event = None;
-        }
-        if cfg!(debug_assertions) {
-            self.check_invariants();
         }
     }
 

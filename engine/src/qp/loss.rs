@@ -2,7 +2,7 @@
 //! reason: the peer had no receive, a response was lost, or the requester requests an
 //! acknowledgement.
 
-use feroce_wire::{NakCode, Operation, Packet, Psn, Syndrome};
+use feroce_wire::{NakCode, Operation, PacketView, Psn, Syndrome};
 
 /// Decides for the first packet after each go-back whether packets were lost.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,9 +46,9 @@ impl LossDetector {
 
     /// A response arrived. Returns the PSN that it acknowledges, if any.
     #[inline]
-    pub fn on_response(&mut self, packet: &Packet<'_>) -> Option<Psn> {
-        let psn = packet.bth.psn;
-        let syndrome = packet.ext.aeth.map(|aeth| aeth.syndrome);
+    pub fn on_response(&mut self, packet: &PacketView<'_>) -> Option<Psn> {
+        let psn = packet.bth().psn;
+        let syndrome = packet.ext().aeth().map(|aeth| aeth.syndrome);
         match syndrome {
             Some(Syndrome::RnrNak(_)) => self.not_ready = Some(psn),
             Some(Syndrome::Nak(NakCode::PsnSequence)) => self.missing = Some(psn),
@@ -121,7 +121,7 @@ mod tests {
             follows_loss
         }
 
-        fn on_packet(&mut self, packet: &Packet<'_>, now: Instant) -> Option<RoundTrip> {
+        fn on_packet(&mut self, packet: &PacketView<'_>, now: Instant) -> Option<RoundTrip> {
             let acked = self.losses.on_response(packet)?;
             self.trips.on_acked(acked, now)
         }
@@ -159,7 +159,7 @@ mod tests {
         let bth = bth(opcode, psn, false);
         let len = write_transport(&mut frame[flow.len()..], &bth, &ext);
         let len = flow.seal(&mut frame, len, 1);
-        facts.on_packet(&Packet::parse(&frame[..len], &[]).unwrap(), now)
+        facts.on_packet(&PacketView::parse(&frame[..len], &[]).unwrap(), now)
     }
 
     const ACK: Syndrome = Syndrome::Ack(CreditCode::UNLIMITED);
@@ -407,7 +407,7 @@ mod tests {
             let bth = Bth { dest_qp, ..bth(Opcode::RC_ACKNOWLEDGE, psn, false) };
             let len = write_transport(&mut frame[flow.len()..], &bth, &ext);
             let len = flow.seal(&mut frame, len, 1);
-            let packet = Packet::parse(&frame[..len], &[]).unwrap();
+            let packet = PacketView::parse(&frame[..len], &[]).unwrap();
             self.call(|qp, env| qp.handle_packet(&packet, env));
         }
 

@@ -17,7 +17,7 @@ mod unreliable;
 
 pub use ahead::AheadPool;
 use ahead::PacketsAhead;
-use feroce_wire::{Key, Msn, NakCode, Operation, Packet, Position, Psn, Reth, RnrTimer};
+use feroce_wire::{Key, Msn, NakCode, Operation, PacketView, Position, Psn, Reth, RnrTimer};
 use nak_reason::{NakReason, not_invalidated};
 
 use super::connection::Connection;
@@ -179,8 +179,8 @@ impl Responder {
     }
 
     /// Handles a request packet of a reliable service to a QP in ERR.
-    pub(super) fn handle_request_in_error(&mut self, packet: &Packet<'_>, env: &Env<'_>) {
-        if self.must_report_failure && packet.bth.psn.offset_from(self.epsn) >= 0 {
+    pub(super) fn handle_request_in_error(&mut self, packet: &PacketView<'_>, env: &Env<'_>) {
+        if self.must_report_failure && packet.bth().psn.offset_from(self.epsn) >= 0 {
             self.must_report_failure = false;
             env.counters.count(Counter::RespRemoteOperationalErrors);
             self.pending_ack = Some(PendingAck::Nak(NakCode::RemoteOperational, self.epsn));
@@ -191,11 +191,11 @@ impl Responder {
     #[inline(always)] // Once per packet.
     pub(super) fn handle_request(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Verdict {
-        match packet.bth.psn.offset_from(self.epsn) {
+        match packet.bth().psn.offset_from(self.epsn) {
             0 => {}
             ahead if ahead > 0 => return self.handle_gap(packet, env),
             _ => return self.handle_duplicate(packet, conn, env),
@@ -212,7 +212,7 @@ impl Responder {
     #[inline]
     fn handle_expected(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Verdict {
@@ -229,10 +229,13 @@ impl Responder {
     /// Schedules an ACK for an executed packet, if the packet requests one and has no response of
     /// its own. A response also acknowledges everything before it.
     #[inline(always)] // Once per packet.
-    fn schedule_ack(&mut self, packet: &Packet<'_>, operation: &OperationInfo) {
+    fn schedule_ack(&mut self, packet: &PacketView<'_>, operation: &OperationInfo) {
         let has_response = operation.needs_responder_resource();
         if !has_response {
-            self.last_send_or_write = packet.bth.psn;
+            self.last_send_or_write = packet.bth().psn;
+            if self.pending_ack.is_none() && !packet.bth().ack_req {
+                return; // Most packets.
+            }
         }
         // Written only if it changes. Reading the old value for a copy would wait until the stores
         // of the payload have left the CPU.
@@ -245,7 +248,7 @@ impl Responder {
             }
             // A receive was posted before the RNR NAK was sent.
             Some(PendingAck::RnrNak(_)) => self.pending_ack = Some(PendingAck::Ack),
-            _ if packet.bth.ack_req && !has_response => self.pending_ack = Some(PendingAck::Ack),
+            _ if packet.bth().ack_req && !has_response => self.pending_ack = Some(PendingAck::Ack),
             _ => {}
         }
     }
@@ -254,7 +257,7 @@ impl Responder {
     #[inline(always)] // Called once; the reason of a NAK stays in registers.
     fn accept(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Result<&'static OperationInfo, NakReason> {
@@ -279,7 +282,7 @@ impl Responder {
     #[inline(always)] // As `accept`.
     fn execute_send(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Result<(), NakReason> {
@@ -294,7 +297,8 @@ impl Responder {
             let (code, receive) = (NakCode::InvalidRequest, Some(Status::LocalLength));
             return Err(NakReason::Fatal { code, receive });
         }
-        if let Some(ieth) = packet.ext.ieth {
+        let ieth = packet.ext().ieth();
+        if let Some(ieth) = ieth {
             // Checked before anything is changed, executed after the data are stored.
             env.memory.may_invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(not_invalidated)?;
         }
@@ -304,14 +308,15 @@ impl Responder {
                 NakReason::Fatal { code, receive }
             },
         )?;
-        if let Some(ieth) = packet.ext.ieth {
+        if let Some(ieth) = ieth {
             // Another core may have changed the key since the check.
             env.memory.invalidate(ieth.rkey, conn.pd, conn.qpn).map_err(not_invalidated)?;
         }
-        self.inbound = Inbound::Send { offset: end };
         self.advance_epsn(1);
-        if packet.info.position.ends_message() {
-            let extra = match (packet.ext.imm, packet.ext.ieth) {
+        if !packet.info.position.ends_message() {
+            self.inbound = Inbound::Send { offset: end };
+        } else {
+            let extra = match (packet.ext().imm(), ieth) {
                 (Some(imm), _) => Extra::Immediate(imm.0),
                 (_, Some(ieth)) => Extra::Invalidated(ieth.rkey),
                 _ => Extra::None,
@@ -319,7 +324,7 @@ impl Responder {
             self.end_message();
             let byte_len = u32::try_from(end).expect("at most 2^31");
             let opcode = CompletionOpcode::Receive;
-            let solicited = packet.bth.solicited;
+            let solicited = packet.bth().solicited;
             let done = Received { status: Status::Success, opcode, byte_len, extra, solicited };
             self.complete_receive(done, conn, env);
         }
@@ -328,12 +333,12 @@ impl Responder {
 
     fn execute_write(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Result<(), NakReason> {
         let len = u32::try_from(packet.payload.len()).expect("at most a path MTU");
-        let (va, rkey, left, total) = match (packet.ext.reth, self.inbound) {
+        let (va, rkey, left, total) = match (packet.ext().reth(), self.inbound) {
             (Some(Reth { va, rkey, dma_len }), _) => (va, rkey, dma_len, dma_len),
             (None, Inbound::Write { va, rkey, left, total }) => (va, rkey, left, total),
             _ => return Err(NakReason::INVALID),
@@ -351,22 +356,23 @@ impl Responder {
         };
         store().map_err(|_| NakReason::Fatal {
             code: NakCode::RemoteAccess,
-            receive: packet.ext.imm.map(|_| Status::LocalAccess),
+            receive: packet.ext().imm().map(|_| Status::LocalAccess),
         })?;
         env.counters.count(Counter::RxWriteRequests);
         self.advance_epsn(1);
         let va = va.wrapping_add(u64::from(len)); // A region may end at the last address.
         self.write_end = va;
-        self.inbound = Inbound::Write { va, rkey, left: left - len, total };
-        if packet.info.position.ends_message() {
+        if !packet.info.position.ends_message() {
+            self.inbound = Inbound::Write { va, rkey, left: left - len, total };
+        } else {
             self.end_message();
-            if let Some(imm) = packet.ext.imm {
+            if let Some(imm) = packet.ext().imm() {
                 let done = Received {
                     status: Status::Success,
                     opcode: CompletionOpcode::ReceiveRdmaWithImmediate,
                     byte_len: total,
                     extra: Extra::Immediate(imm.0),
-                    solicited: packet.bth.solicited,
+                    solicited: packet.bth().solicited,
                 };
                 self.complete_receive(done, conn, env);
             }
@@ -377,7 +383,7 @@ impl Responder {
     /// Bytes after this packet of a WRITE to `va` that are likely to be written soon: the rest of
     /// the message. If the peer writes sequentially with one packet per message, as a peer does
     /// that splits its WRITEs, the same number of bytes again.
-    fn expected_ahead(&self, packet: &Packet<'_>, va: u64, left: u32) -> usize {
+    fn expected_ahead(&self, packet: &PacketView<'_>, va: u64, left: u32) -> usize {
         let len = packet.payload.len();
         match packet.info.position {
             Position::Only if va == self.write_end => len,
@@ -387,14 +393,14 @@ impl Responder {
 
     fn execute_read(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Result<(), NakReason> {
-        let Some(reth) = packet.ext.reth else { return Err(NakReason::INVALID) };
+        let Some(reth) = packet.ext().reth() else { return Err(NakReason::INVALID) };
         check_read(&reth, conn, env)?;
-        let response = Response::read(packet.bth.psn, &reth, conn);
-        let count = packet.bth.psn.distance_to(response.last) + 1;
+        let response = Response::read(packet.bth().psn, &reth, conn);
+        let count = packet.bth().psn.distance_to(response.last) + 1;
         self.resources.insert(response).map_err(|_| NakReason::INVALID)?;
         env.counters.count(Counter::RxReadRequests);
         self.advance_epsn(count);
@@ -404,11 +410,11 @@ impl Responder {
 
     fn execute_atomic(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Result<(), NakReason> {
-        let Some(eth) = packet.ext.atomic_eth else { return Err(NakReason::INVALID) };
+        let Some(eth) = packet.ext().atomic_eth() else { return Err(NakReason::INVALID) };
         let op = match packet.info.operation {
             Operation::CompareSwap => {
                 AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add }
@@ -419,7 +425,7 @@ impl Responder {
         env.counters.count(Counter::RxAtomicRequests);
         self.replay.save(self.position, value);
         self.resources
-            .insert(Response::atomic(packet.bth.psn, value))
+            .insert(Response::atomic(packet.bth().psn, value))
             .expect("a free resource was checked");
         self.advance_epsn(1);
         self.end_message();
@@ -432,12 +438,12 @@ impl Responder {
     /// is dropped; the peer sends it again.
     fn handle_duplicate(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Verdict {
         env.counters.count(Counter::DuplicateRequest);
-        let psn = packet.bth.psn;
+        let psn = packet.bth().psn;
         match OperationInfo::of_opcode(packet.info.opcode).map(|operation| operation.response) {
             Some(ResponseKind::ReadResponse) => return self.replay_read(packet, conn, env),
             Some(ResponseKind::AtomicAck) => {
@@ -460,12 +466,12 @@ impl Responder {
 
     fn replay_read(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Verdict {
-        let psn = packet.bth.psn;
-        let Some(reth) = packet.ext.reth else { return Verdict::Continue };
+        let psn = packet.bth().psn;
+        let Some(reth) = packet.ext().reth() else { return Verdict::Continue };
         let executed = psn.distance_to(self.epsn);
         let count = segment::psn_count(u64::from(reth.dma_len), conn.mtu);
         let is_plausible = u64::from(reth.dma_len) <= MAX_MESSAGE && count <= executed;
@@ -500,7 +506,7 @@ impl Responder {
     /// Rejects a request that names a shared receive queue which it may not name.
     pub(super) fn reject_srq(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Verdict {
@@ -511,7 +517,7 @@ impl Responder {
     fn reject(
         &mut self,
         reason: NakReason,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Verdict {
@@ -540,7 +546,7 @@ impl Responder {
             NakCode::RemoteOperational => Counter::RespRemoteOperationalErrors,
             _ => Counter::RespRemoteInvalidRequest,
         });
-        self.pending_ack = Some(PendingAck::Nak(code, packet.bth.psn));
+        self.pending_ack = Some(PendingAck::Nak(code, packet.bth().psn));
         if let Some(status) = receive {
             self.fail_receive(status, packet, conn, env);
         }
@@ -551,7 +557,7 @@ impl Responder {
     fn fail_receive(
         &mut self,
         status: Status,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) {

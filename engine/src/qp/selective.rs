@@ -5,7 +5,7 @@
 //! behind a missing one; the cursor stays where it is. After a local ACK timeout, an RNR NAK or a
 //! NAK without a map, the requester goes back as without selective repeat.
 
-use feroce_wire::{AtomicAckEth, Operation, Packet, Payload, Psn, Sack};
+use feroce_wire::{AtomicAckEth, Operation, PacketView, Payload, Psn, Sack};
 
 use super::completer::{Failed, SendSide, is_expected_read_response};
 use super::connection::Connection;
@@ -227,7 +227,7 @@ impl SendSide<'_, '_> {
     }
 
     /// Stores the response `psn`, which arrived although responses before it are missing.
-    pub(super) fn store_ahead(&mut self, packet: &Packet<'_>, psn: Psn) -> Result<(), Failed> {
+    pub(super) fn store_ahead(&mut self, packet: &PacketView<'_>, psn: Psn) -> Result<(), Failed> {
         let distance = self.requester.una.distance_to(psn);
         if distance >= SPAN || self.board().is_stored(psn, distance) {
             // A response beyond the span is dropped, and requested again later.
@@ -237,7 +237,7 @@ impl SendSide<'_, '_> {
         let index = self.requester.request_of(psn);
         let Some(&wqe) = self.requester.sq.get(index) else { return Ok(()) };
         self.update_credits(packet);
-        match (packet.info.operation, packet.ext.atomic_ack) {
+        match (packet.info.operation, packet.ext().atomic_ack()) {
             (Operation::AtomicAcknowledge, Some(AtomicAckEth { original }))
                 if wqe.op.is_atomic() =>
             {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use feroce_wire::Packet;
+use feroce_wire::PacketView;
 
 use super::connected::Qp;
 use super::env::Env;
@@ -11,12 +11,16 @@ use super::responder::Verdict;
 
 impl Qp {
     /// Handles a request packet of XRC.
-    pub(super) fn handle_xrc_request(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) -> Verdict {
+    pub(super) fn handle_xrc_request(
+        &mut self,
+        packet: &PacketView<'_>,
+        env: &mut Env<'_>,
+    ) -> Verdict {
         let Self { conn, responder, .. } = self;
         let domain = responder.rq.xrc_domain();
-        let named = packet.ext.xrceth.and_then(|xrc| env.srqs.get(&xrc.srqn));
+        let named = packet.ext().xrceth().and_then(|xrc| env.srqs.get(&xrc.srqn));
         let srq = named.filter(|srq| srq.xrc().is_some_and(|(id, _)| Some(id) == domain));
-        match packet.bth.psn.offset_from(responder.epsn) {
+        match packet.bth().psn.offset_from(responder.epsn) {
             0 if packet.info.position.starts_message() && !responder.rq.holds_receive() => {
                 let Some((srq, (_, cq))) = srq.and_then(|srq| Some((srq, srq.xrc()?))) else {
                     return responder.reject_srq(packet, conn, env);

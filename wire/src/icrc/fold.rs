@@ -11,6 +11,8 @@ use core::arch::x86_64::{
     _mm_shuffle_epi8, _mm_srli_si128, _mm_xor_si128,
 };
 
+use std::sync::LazyLock;
+
 use super::{ONES_V4, PREFIX, V4_HEAD};
 
 /// Bytes of a block, the unit of folding.
@@ -32,11 +34,13 @@ const U_PRIME: i64 = 0x1_f701_1641;
 /// `rest`; `covered` is both. `None`: the CPU lacks the instruction.
 #[inline(always)] // Two tests and a call.
 pub(super) fn icrc_v4(covered: &[u8], head: &[u8; V4_HEAD - PREFIX], rest: &[u8]) -> Option<u32> {
-    let is_able =
-        std::is_x86_feature_detected!("pclmulqdq") && std::is_x86_feature_detected!("ssse3");
+    // One look where two would be needed.
+    static IS_ABLE: LazyLock<bool> = LazyLock::new(|| {
+        std::is_x86_feature_detected!("pclmulqdq") && std::is_x86_feature_detected!("ssse3")
+    });
     // SAFETY: the CPU has the instructions. The function has no other condition.
     #[allow(unsafe_code)]
-    is_able.then(|| unsafe { fold(covered, head, rest) })
+    IS_ABLE.then(|| unsafe { fold(covered, head, rest) })
 }
 
 #[target_feature(enable = "pclmulqdq,ssse3")]

@@ -1,10 +1,10 @@
 //! The common frame: untagged, IPv4 without options, with the packet in one slice. Its headers are
 //! at fixed offsets, so that it is parsed with few steps.
 
-use super::{IpHeader, PROTOCOL_UDP, Packet, few};
+use super::PROTOCOL_UDP;
+use super::view::{IpBytes, PacketView, TRANSPORT};
 use crate::{
-    Bth, EthernetHeader, ExtHeaders, Headers, Ipv4Header, OpcodeInfo, ParseError, Payload,
-    ROCE_PORT, Reth, UdpHeader, ethernet::ETHERTYPE_IPV4, icrc, ipv4,
+    Bth, EthernetHeader, Ipv4Header, Payload, ROCE_PORT, UdpHeader, ethernet::ETHERTYPE_IPV4, ipv4,
 };
 
 const IP: usize = EthernetHeader::LEN;
@@ -15,89 +15,42 @@ const HEADERS: usize = BTH + Bth::LEN;
 /// Bits of the IPv4 fragment fields that are 0 in a packet that is no fragment.
 const FRAGMENT: u16 = 0x3fff;
 
-/// A valid frame of this kind: where its parts are.
-pub(super) struct Plain<'a> {
-    headers: &'a [u8; HEADERS],
-    info: &'static OpcodeInfo,
-    /// IP header to last pad byte.
-    covered: &'a [u8],
-    ext: &'a [u8],
-    payload: &'a [u8],
-    pad: &'a [u8],
-    icrc: [u8; icrc::LEN],
-    /// Bytes after the packet.
-    trailer: &'a [u8],
-}
-
-impl<'a> Plain<'a> {
-    /// Returns `None` for every other frame, and for one with an error.
-    #[inline(always)] // The parts stay in registers.
-    pub(super) fn find(frame: &'a [u8]) -> Option<Self> {
-        let headers: &[u8; HEADERS] = frame.first_chunk()?;
-        let word = |at: usize| u16::from_be_bytes([headers[at], headers[at + 1]]);
-        let is_plain = word(IP - 2) == ETHERTYPE_IPV4
-            && headers[IP] == 0x45
-            && word(IP + 6) & FRAGMENT == 0
-            && headers[IP + 9] == PROTOCOL_UDP
-            && word(UDP + 2) == ROCE_PORT
-            && headers[BTH + 1] & 0xf == 0;
-        if !is_plain || !ipv4::has_valid_checksum(at(headers, IP)) && !cfg!(fuzzing) {
-            return None;
-        }
-        let len = usize::from(word(IP + 2));
-        if usize::from(word(UDP + 4)) + Ipv4Header::LEN != len {
-            return None;
-        }
-        let (packet, trailer) = frame.split_at_checked(IP + len)?;
-        let (packet, &icrc) = packet.split_last_chunk()?;
-        let info = crate::Opcode(headers[BTH]).info()?;
-        let pad_len = usize::from(headers[BTH + 1] >> 4 & 3);
-        let pad_at = packet.len().checked_sub(pad_len)?;
-        let payload_at = HEADERS + info.headers_len;
-        let payload = packet.get(payload_at..pad_at)?;
-        let ext = packet.get(HEADERS..payload_at)?;
-        let (covered, pad) = (&packet[IP..], &packet[pad_at..]);
-        Some(Self { headers, info, covered, ext, payload, pad, icrc, trailer })
+/// The packet of a valid frame of this kind, and the bytes after it. `None` for every other frame,
+/// and for one with an error.
+#[inline(always)] // The parts stay in registers.
+pub(super) fn find(frame: &[u8]) -> Option<(PacketView<'_>, &[u8])> {
+    let headers: &[u8; HEADERS] = frame.first_chunk()?;
+    let word = |at: usize| u16::from_be_bytes([headers[at], headers[at + 1]]);
+    let is_plain = word(IP - 2) == ETHERTYPE_IPV4
+        && headers[IP] == 0x45
+        && word(IP + 6) & FRAGMENT == 0
+        && headers[IP + 9] == PROTOCOL_UDP
+        && word(UDP + 2) == ROCE_PORT
+        && headers[BTH + 1] & 0xf == 0;
+    if !is_plain || !ipv4::has_valid_checksum(at(headers, IP)) && !cfg!(fuzzing) {
+        return None;
     }
-
-    /// The packet of the frame, whose bytes continue with `second`.
-    #[inline(always)] // As `find`.
-    pub(super) fn packet(self, second: &'a [u8]) -> Result<Packet<'a>, ParseError> {
-        let none = ExtHeaders::default();
-        // Each arm writes the packet by itself: a choice between extended headers would be copied.
-        match (self.info.headers, self.ext.first_chunk()) {
-            (Headers::NONE, _) => Ok(self.packet_with(none, second)),
-            (Headers::RETH, Some(reth)) => {
-                let reth = Some(Reth::from_bytes(reth));
-                Ok(self.packet_with(ExtHeaders { reth, ..none }, second))
-            }
-            (headers, _) => {
-                let ext = ExtHeaders::parse(headers, self.ext)?;
-                Ok(self.packet_with(ext, second))
-            }
-        }
+    let len = usize::from(word(IP + 2));
+    if usize::from(word(UDP + 4)) + Ipv4Header::LEN != len {
+        return None;
     }
-
-    #[inline(always)] // As `find`.
-    fn packet_with(self, ext: ExtHeaders, second: &'a [u8]) -> Packet<'a> {
-        let one = |first| Payload { first, second: &[] };
-        // Chosen before any header is read: fields that are read before a choice wait on the stack.
-        let pad = if self.pad.is_empty() { [0; 3] } else { few(self.pad.iter()) };
-        Packet {
-            ethernet: EthernetHeader::from_bytes(at(self.headers, 0)),
-            vlan: None,
-            ip: IpHeader::V4(Ipv4Header::from_bytes(at(self.headers, IP))),
-            udp: UdpHeader::from_bytes(at(self.headers, UDP)),
-            bth: Bth::from_bytes(at(self.headers, BTH)),
-            info: self.info,
-            ext,
-            payload: one(self.payload),
-            pad,
-            icrc: u32::from_le_bytes(self.icrc),
-            trailer: Payload { first: self.trailer, second },
-            covered: one(self.covered),
-        }
-    }
+    let (packet, trailer) = frame.split_at_checked(IP + len)?;
+    let (packet, &icrc) = packet.split_last_chunk()?;
+    let info = crate::Opcode(headers[BTH]).info()?;
+    let pad_len = usize::from(headers[BTH + 1] >> 4 & 3);
+    let (padless, _) = packet.split_at_checked(packet.len().checked_sub(pad_len)?)?;
+    let (with_ext, payload) = padless.split_at_checked(HEADERS + info.headers_len)?;
+    let one = |first| Payload { first, second: &[] };
+    let packet = PacketView {
+        headers: with_ext,
+        ip: IpBytes::V4(at(headers, IP)),
+        transport: at::<TRANSPORT>(headers, UDP),
+        info,
+        payload: one(payload),
+        covered: one(&packet[IP..]),
+        icrc: u32::from_le_bytes(icrc),
+    };
+    Some((packet, trailer))
 }
 
 /// The header at the fixed offset `at`.
@@ -108,9 +61,10 @@ fn at<const LEN: usize>(headers: &[u8; HEADERS], at: usize) -> &[u8; LEN] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::view::parse_any;
     use super::*;
 
-    use crate::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, VlanTag};
+    use crate::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, Packet, VlanTag};
     use std::vec::Vec;
 
     /// A sealed frame of `opcode` with `pad` pad bytes, and two bytes behind it.
@@ -141,7 +95,7 @@ mod tests {
             for info in Opcode::all() {
                 for pad in 0..4 {
                     let whole = frame(&spec, info.opcode, pad);
-                    assert_eq!(Plain::find(&whole).is_some(), is_plain, "{}", info.name);
+                    assert_eq!(find(&whole).is_some(), is_plain, "{}", info.name);
                     check(&whole);
                 }
             }
@@ -175,8 +129,30 @@ mod tests {
 
     fn check(frame: &[u8]) {
         let more = [0xab; 3];
-        let parsed = Packet::parse(frame, &more).map(|packet| std::format!("{packet:?}"));
-        let expected = Packet::parse_any(frame, &more).map(|packet| std::format!("{packet:?}"));
-        assert_eq!(parsed, expected);
+        let shown = |(packet, trailer)| std::format!("{:?}", Packet::new(&packet, trailer));
+        let parsed = PacketView::parse_whole(frame, &more).map(shown);
+        assert_eq!(parsed, parse_any(frame, &more).map(shown));
+        let (view, packet) = (PacketView::parse(frame, &more), Packet::parse(frame, &more));
+        assert_eq!(view.as_ref().err(), packet.as_ref().err());
+        let (Ok(view), Ok(packet)) = (view, packet) else { return };
+        assert_eq!((view.ethernet(), view.vlan()), (packet.ethernet, packet.vlan));
+        assert_eq!((view.ip(), view.udp(), view.bth()), (packet.ip, packet.udp, packet.bth));
+        let ext = view.ext();
+        let ext = crate::ExtHeaders {
+            xrceth: ext.xrceth(),
+            deth: ext.deth(),
+            feth: ext.feth(),
+            reth: ext.reth(),
+            atomic_eth: ext.atomic_eth(),
+            aeth: ext.aeth(),
+            atomic_ack: ext.atomic_ack(),
+            imm: ext.imm(),
+            ieth: ext.ieth(),
+        };
+        assert_eq!((ext, view.payload), (packet.ext, packet.payload));
+        let mut copy = [0xa5; 256];
+        let len = view.copy_to(&mut copy);
+        assert_eq!(len, view.frame_len());
+        assert_eq!(copy[..len], [frame, &more].concat()[..len]);
     }
 }

@@ -10,15 +10,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
-use feroce_wire::{Packet, PathMtu, Payload, Psn, Sack};
+use feroce_wire::{FlowHeader, PacketView, PathMtu, Psn, Sack};
 
-const MAX_PAYLOAD: usize = PathMtu::Mtu4096.bytes() as usize;
+/// Bytes of the longest frame: an XRC WRITE with immediate data.
+const MAX_FRAME: usize = FlowHeader::MAX_LEN + 64 + PathMtu::Mtu4096.bytes() as usize;
 
-/// Memory for one packet.
+/// Memory for one packet: its frame.
 struct Buffer {
-    headers: Option<Packet<'static>>,
+    psn: Psn,
     len: usize,
-    bytes: [u8; MAX_PAYLOAD],
+    bytes: [u8; MAX_FRAME],
 }
 
 /// Memory for the packets that the QPs of a device hold.
@@ -29,7 +30,7 @@ impl AheadPool {
     pub fn new(count: usize) -> Self {
         let free = ArrayQueue::new(count);
         for _ in 0..count {
-            let buffer = Buffer { headers: None, len: 0, bytes: [0; MAX_PAYLOAD] };
+            let buffer = Buffer { psn: Psn::new(0), len: 0, bytes: [0; MAX_FRAME] };
             let _ = free.push(Box::new(buffer)); // There is room for `count`.
         }
         Self(free)
@@ -59,12 +60,6 @@ pub(super) struct PacketsAhead {
     pool: Arc<AheadPool>,
 }
 
-impl Buffer {
-    fn psn(&self) -> Psn {
-        self.headers.as_ref().expect("a held packet").bth.psn
-    }
-}
-
 impl PacketsAhead {
     pub(super) fn new(pool: Arc<AheadPool>) -> Self {
         Self { packets: VecDeque::new(), pool }
@@ -75,13 +70,13 @@ impl PacketsAhead {
     }
 
     /// Holds `packet`, which must be ahead of `expected`.
-    pub(super) fn hold(&mut self, packet: &Packet<'_>, expected: Psn) -> Ahead {
-        let psn = packet.bth.psn;
-        let at = self.packets.partition_point(|held| held.psn().is_before(psn));
-        if self.packets.get(at).is_some_and(|held| held.psn() == psn) {
+    pub(super) fn hold(&mut self, packet: &PacketView<'_>, expected: Psn) -> Ahead {
+        let psn = packet.bth().psn;
+        let at = self.packets.partition_point(|held| held.psn.is_before(psn));
+        if self.packets.get(at).is_some_and(|held| held.psn == psn) {
             return Ahead::Known;
         }
-        if expected.distance_to(psn) > Sack::SPAN || packet.payload.len() > MAX_PAYLOAD {
+        if expected.distance_to(psn) > Sack::SPAN || packet.frame_len() > MAX_FRAME {
             return Ahead::Dropped;
         }
         // At most as many as are left for others: a QP whose peer died keeps what it holds.
@@ -89,22 +84,21 @@ impl PacketsAhead {
             return Ahead::Dropped;
         }
         let Some(mut buffer) = self.pool.0.pop() else { return Ahead::Dropped };
-        buffer.headers = Some(packet.headers_only());
-        buffer.len = packet.payload.len();
-        packet.payload.copy_to(&mut buffer.bytes);
+        buffer.psn = psn;
+        buffer.len = packet.copy_to(&mut buffer.bytes);
         let is_newest = at == self.packets.len();
-        let follows = at > 0 && self.packets[at - 1].psn().next() == psn;
+        let follows = at > 0 && self.packets[at - 1].psn.next() == psn;
         self.packets.insert(at, buffer);
         Ahead::Held { opens_gap: is_newest && !follows }
     }
 
     /// Takes the packet with the PSN `expected`. Those before it were overtaken and are dropped.
     pub(super) fn take(&mut self, expected: Psn) -> Option<TakenPacket> {
-        while self.packets.front()?.psn().is_before(expected) {
+        while self.packets.front()?.psn.is_before(expected) {
             let passed = self.packets.pop_front();
             passed.into_iter().for_each(|buffer| self.give_back(buffer));
         }
-        if self.packets.front()?.psn() != expected {
+        if self.packets.front()?.psn != expected {
             return None;
         }
         self.packets.pop_front().map(TakenPacket)
@@ -116,7 +110,7 @@ impl PacketsAhead {
     /// # Panics
     /// If something does not hold, in builds with debug assertions.
     pub(super) fn check_invariants(&self, expected: Psn) {
-        let distances = self.packets.iter().map(|held| expected.distance_to(held.psn()));
+        let distances = self.packets.iter().map(|held| expected.distance_to(held.psn));
         debug_assert!(distances.clone().all(|distance| (1..=Sack::SPAN).contains(&distance)));
         debug_assert!(distances.is_sorted_by(|a, b| a < b), "{self:?}");
     }
@@ -126,8 +120,7 @@ impl PacketsAhead {
         self.give_back(packet.0);
     }
 
-    fn give_back(&self, mut buffer: Box<Buffer>) {
-        buffer.headers = None;
+    fn give_back(&self, buffer: Box<Buffer>) {
         let _ = self.pool.0.push(buffer); // There is room for all buffers.
     }
 
@@ -142,7 +135,7 @@ impl PacketsAhead {
     pub(super) fn sack(&self, expected: Psn) -> Sack {
         let mut sack = Sack::default();
         for held in &self.packets {
-            let distance = expected.distance_to(held.psn());
+            let distance = expected.distance_to(held.psn);
             if (1..=Sack::SPAN).contains(&distance) {
                 sack.insert(distance);
             }
@@ -159,7 +152,7 @@ impl Drop for PacketsAhead {
 
 impl fmt::Debug for PacketsAhead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.packets.iter().map(|held| held.psn())).finish()
+        f.debug_list().entries(self.packets.iter().map(|held| held.psn)).finish()
     }
 }
 
@@ -167,17 +160,15 @@ impl fmt::Debug for PacketsAhead {
 pub(super) struct TakenPacket(Box<Buffer>);
 
 impl TakenPacket {
-    pub(super) fn packet(&self) -> Packet<'_> {
-        let payload = Payload { first: &self.0.bytes[..self.0.len], second: &[] };
-        self.0.headers.as_ref().expect("a held packet").with_payload(payload)
+    pub(super) fn packet(&self) -> PacketView<'_> {
+        let frame = &self.0.bytes[..self.0.len];
+        PacketView::parse(frame, &[]).expect("the frame of a packet")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use feroce_wire::{
-        Bth, ExtHeaders, FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, write_transport,
-    };
+    use feroce_wire::{Bth, ExtHeaders, FlowSpec, IpAddresses, MacAddr, Opcode, write_transport};
 
     use super::*;
 
@@ -196,7 +187,7 @@ mod tests {
 
     fn hold(ahead: &mut PacketsAhead, psn: u32, expected: u32) -> Ahead {
         let frame = frame(psn);
-        ahead.hold(&Packet::parse(&frame, &[]).unwrap(), Psn::new(expected))
+        ahead.hold(&PacketView::parse(&frame, &[]).unwrap(), Psn::new(expected))
     }
 
     const GAP: Ahead = Ahead::Held { opens_gap: true };
@@ -217,7 +208,7 @@ mod tests {
         assert_eq!(taken.packet().payload.first, [0xff; 4]);
         ahead.release(taken);
         let taken = ahead.take(Psn::new(2)).unwrap();
-        assert_eq!(taken.packet().bth.psn, Psn::new(2), "1 was passed");
+        assert_eq!(taken.packet().bth().psn, Psn::new(2), "1 was passed");
         ahead.release(taken);
         assert_eq!(pool.0.len(), 8);
         drop(ahead);

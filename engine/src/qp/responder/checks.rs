@@ -1,6 +1,6 @@
 //! The checks of the expected request packet, in the order of the specification.
 
-use feroce_wire::{Feth, Operation, Packet, PlacementType, Position, Selectivity};
+use feroce_wire::{Feth, Operation, PacketView, PlacementType, Position, Selectivity};
 
 use super::nak_reason::NakReason;
 use super::{Inbound, Responder};
@@ -14,7 +14,7 @@ impl Responder {
     /// Sequence of packets: First and Only begin a message, Middle and Last continue a message of
     /// the same kind.
     #[inline]
-    pub(super) fn check_sequence(&self, packet: &Packet<'_>) -> Result<(), NakReason> {
+    pub(super) fn check_sequence(&self, packet: &PacketView<'_>) -> Result<(), NakReason> {
         let begins = packet.info.position.starts_message();
         let is_valid = match (self.inbound, packet.info.operation) {
             (Inbound::None, _) => begins,
@@ -29,12 +29,12 @@ impl Responder {
     /// Rights: the QP grants the operation to its peer.
     #[inline(always)] // As `check_length`.
     pub(super) fn check_operation(
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         operation: &OperationInfo,
         conn: &Connection,
     ) -> Result<(), NakReason> {
         let need = match packet.info.operation {
-            Operation::Flush => flush_rights(packet.ext.feth)?,
+            Operation::Flush => flush_rights(packet.ext().feth())?,
             _ => operation.remote_access,
         };
         if conn.access.contains(need) { Ok(()) } else { Err(NakReason::INVALID) }
@@ -45,7 +45,7 @@ impl Responder {
     #[inline(always)] // As `check_length`.
     pub(super) fn check_resources(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         operation: &OperationInfo,
         env: &Env<'_>,
     ) -> Result<(), NakReason> {
@@ -66,28 +66,34 @@ impl Responder {
     /// Lengths: the payload against pad, position and path MTU, the message against its announced
     /// length.
     #[inline(always)] // Called once, for every packet.
-    pub(super) fn check_length(&self, packet: &Packet<'_>, mtu: usize) -> Result<(), NakReason> {
+    pub(super) fn check_length(
+        &self,
+        packet: &PacketView<'_>,
+        mtu: usize,
+    ) -> Result<(), NakReason> {
         let len = packet.payload.len();
-        let is_padded = (len + usize::from(packet.bth.pad)).is_multiple_of(4);
+        let is_padded = (len + usize::from(packet.bth().pad)).is_multiple_of(4);
         if !is_padded || !packet.info.payload.allows(len, mtu) {
             return Err(NakReason::INVALID);
         }
-        let announced = packet.ext.reth.map(|reth| u64::from(reth.dma_len));
-        let is_valid = match (packet.info.operation, packet.info.position, self.inbound) {
-            (Operation::Write, Position::Only, _) | (Operation::AtomicWrite, ..) => {
-                announced == Some(len as u64)
-            }
-            (Operation::Write, Position::First, _) => {
-                announced.is_some_and(|total| total > len as u64 && total <= MAX_MESSAGE)
-            }
-            (Operation::Write, Position::Middle, Inbound::Write { left, .. }) => {
-                u64::from(left) > len as u64
-            }
-            (Operation::Write, Position::Last, Inbound::Write { left, .. }) => {
-                u64::from(left) == len as u64
-            }
-            (Operation::ReadRequest, ..) => announced.is_some_and(|total| total <= MAX_MESSAGE),
-            (Operation::Send, _, Inbound::Send { offset }) => offset + len as u64 <= MAX_MESSAGE,
+        let len = len as u64;
+        let announced = || packet.ext().reth().map(|reth| u64::from(reth.dma_len));
+        let is_valid = match packet.info.operation {
+            Operation::Send => match self.inbound {
+                Inbound::Send { offset } => offset + len <= MAX_MESSAGE,
+                _ => true,
+            },
+            Operation::Write => match (packet.info.position, self.inbound) {
+                (Position::Only, _) => announced() == Some(len),
+                (Position::First, _) => {
+                    announced().is_some_and(|total| total > len && total <= MAX_MESSAGE)
+                }
+                (Position::Middle, Inbound::Write { left, .. }) => u64::from(left) > len,
+                (Position::Last, Inbound::Write { left, .. }) => u64::from(left) == len,
+                _ => true,
+            },
+            Operation::AtomicWrite => announced() == Some(len),
+            Operation::ReadRequest => announced().is_some_and(|total| total <= MAX_MESSAGE),
             _ => true,
         };
         if is_valid { Ok(()) } else { Err(NakReason::INVALID) }

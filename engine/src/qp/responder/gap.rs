@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use feroce_wire::{Packet, Psn};
+use feroce_wire::{PacketView, Psn};
 
 use super::ahead::{Ahead, AheadPool, PacketsAhead};
 use super::{Responder, Verdict};
@@ -36,7 +36,7 @@ impl Responder {
     }
 
     /// Handles a packet ahead of the expected one.
-    pub(super) fn handle_gap(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) -> Verdict {
+    pub(super) fn handle_gap(&mut self, packet: &PacketView<'_>, env: &mut Env<'_>) -> Verdict {
         env.counters.count(Counter::OutOfSequence);
         // No NAK follows a NAK that makes the peer go back.
         if !self.gap_reported && self.must_report_gap(packet, env) {
@@ -48,16 +48,16 @@ impl Responder {
     /// Holds or drops a packet ahead of the expected one. Returns true if the peer must be told:
     /// with go-back-N once per gap; with selective repeat once per gap, and when the peer asks,
     /// because the NAK says what has arrived.
-    fn must_report_gap(&mut self, packet: &Packet<'_>, env: &Env<'_>) -> bool {
+    fn must_report_gap(&mut self, packet: &PacketView<'_>, env: &Env<'_>) -> bool {
         let held = self.ahead.as_mut().map(|ahead| ahead.hold(packet, self.epsn));
         match held {
             Some(Ahead::Held { opens_gap }) => {
                 env.counters.count(Counter::HeldPackets);
-                opens_gap || packet.bth.ack_req
+                opens_gap || packet.bth().ack_req
             }
-            Some(Ahead::Known) => packet.bth.ack_req,
+            Some(Ahead::Known) => packet.bth().ack_req,
             Some(Ahead::Dropped) if self.has_held() => {
-                let psn = packet.bth.psn;
+                let psn = packet.bth().psn;
                 let is_first = self.last_dropped.is_none();
                 if self.last_dropped.is_none_or(|last| last.is_before(psn)) {
                     self.last_dropped = Some(psn);

@@ -2,7 +2,7 @@
 //! response. It is sent again for a duplicate request, which is not executed again (oA19-14,
 //! oA19-15).
 
-use feroce_wire::{Packet, Psn, Selectivity};
+use feroce_wire::{PacketView, Psn, Selectivity};
 
 use super::Responder;
 use super::checks::flush_rights;
@@ -15,12 +15,12 @@ use crate::qp::responder_resources::Response;
 impl Responder {
     pub(super) fn execute_flush(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Result<(), NakReason> {
-        let need = flush_rights(packet.ext.feth)?;
-        let (Some(feth), Some(reth)) = (packet.ext.feth, packet.ext.reth) else {
+        let need = flush_rights(packet.ext().feth())?;
+        let (Some(feth), Some(reth)) = (packet.ext().feth(), packet.ext().reth()) else {
             return Err(NakReason::INVALID);
         };
         // A FLUSH of a whole region ignores the given address and length.
@@ -29,21 +29,21 @@ impl Responder {
             _ => None,
         };
         env.memory.flush(reth.rkey, conn.peer_scope(), need, range)?;
-        self.respond_empty(packet.bth.psn)
+        self.respond_empty(packet.bth().psn)
     }
 
     pub(super) fn execute_atomic_write(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Result<(), NakReason> {
-        let Some(reth) = packet.ext.reth else { return Err(NakReason::INVALID) };
+        let Some(reth) = packet.ext().reth() else { return Err(NakReason::INVALID) };
         let mut bytes = [0; 8];
         packet.payload.copy_to(&mut bytes);
         env.memory.atomic_write(reth.rkey, conn.peer_scope(), reth.va, bytes)?;
         env.counters.count(Counter::RxWriteRequests);
-        self.respond_empty(packet.bth.psn)
+        self.respond_empty(packet.bth().psn)
     }
 
     fn respond_empty(&mut self, psn: Psn) -> Result<(), NakReason> {

@@ -7,7 +7,7 @@
 //! invalid memory, which is the application's error, and too many requests whose key, rights or
 //! bounds were wrong ([`Responder::count_access_error`]).
 
-use feroce_wire::{NakCode, Packet};
+use feroce_wire::{NakCode, PacketView};
 
 use super::nak_reason::NakReason;
 use super::{Inbound, Responder, Verdict};
@@ -20,19 +20,19 @@ impl Responder {
     /// Handles a request packet of the UC service.
     pub(in crate::qp) fn handle_unreliable(
         &mut self,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Verdict {
-        if packet.bth.psn != self.epsn {
+        if packet.bth().psn != self.epsn {
             env.counters.count(Counter::OutOfSequence);
             self.abandon_message();
         } else if packet.info.position.starts_message() {
             self.abandon_message(); // The end of the message before never arrived.
         }
-        self.epsn = packet.bth.psn;
+        self.epsn = packet.bth().psn;
         let rejected = self.accept(packet, conn, env).err();
-        self.epsn = packet.bth.psn.next();
+        self.epsn = packet.bth().psn.next();
         match rejected {
             None => Verdict::Continue,
             Some(reason) => self.drop_message(reason, packet, conn, env),
@@ -47,7 +47,7 @@ impl Responder {
     fn drop_message(
         &mut self,
         reason: NakReason,
-        packet: &Packet<'_>,
+        packet: &PacketView<'_>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Verdict {

@@ -1,0 +1,347 @@
+//! A received frame whose parts are found and checked, with its fields still in its bytes.
+
+use core::fmt;
+
+use super::plain;
+use super::{IpHeader, PROTOCOL_UDP, few};
+use crate::{
+    Bth, EthernetHeader, ExtView, IcrcError, Ipv4Header, Ipv6Header, OpcodeInfo, ParseError,
+    Payload, ROCE_PORT, UdpHeader, VlanTag,
+    ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN},
+    icrc, ipv4,
+};
+
+/// Bytes of UDP header and BTH, which follow each other.
+pub(super) const TRANSPORT: usize = UdpHeader::LEN + Bth::LEN;
+
+/// The IP header of either version, in its bytes.
+#[derive(Clone, Copy)]
+pub(super) enum IpBytes<'a> {
+    V4(&'a [u8; Ipv4Header::LEN]),
+    V6(&'a [u8; Ipv6Header::LEN]),
+}
+
+/// A received RoCEv2 frame: where its parts are. A header is read from the bytes when it is asked
+/// for, so that a receiver pays for the fields that it uses. [`Packet`](super::Packet) has all
+/// fields as values.
+#[derive(Clone, Copy)]
+pub struct PacketView<'a> {
+    /// Ethernet header to the last extended header.
+    pub(super) headers: &'a [u8],
+    pub(super) ip: IpBytes<'a>,
+    pub(super) transport: &'a [u8; TRANSPORT],
+    /// Row of the opcode table.
+    pub info: &'static OpcodeInfo,
+    /// Payload without pad.
+    pub payload: Payload<'a>,
+    /// IP header to last pad byte.
+    pub(super) covered: Payload<'a>,
+    /// The ICRC as received.
+    pub icrc: u32,
+}
+
+impl<'a> PacketView<'a> {
+    /// Parses a frame of the most frequent kind: untagged, IPv4 without options, the packet in
+    /// `frame`. `None`: another frame, or one with an error, for [`parse`](Self::parse).
+    #[inline(always)] // The parts are written where the caller wants them.
+    #[must_use]
+    pub fn parse_plain(frame: &'a [u8]) -> Option<Self> {
+        plain::find(frame).map(|(packet, _)| packet)
+    }
+
+    /// Parses a frame; see [`Packet::parse`](super::Packet::parse).
+    ///
+    /// # Errors
+    /// The [`ParseError`] of the first field at fault.
+    #[inline]
+    pub fn parse(first: &'a [u8], second: &'a [u8]) -> Result<Self, ParseError> {
+        match plain::find(first) {
+            Some((packet, _)) => Ok(packet),
+            None => parse_any(first, second).map(|(packet, _)| packet),
+        }
+    }
+
+    /// [`parse`](Self::parse), with the bytes after the IP packet.
+    pub(super) fn parse_whole(
+        first: &'a [u8],
+        second: &'a [u8],
+    ) -> Result<(Self, Payload<'a>), ParseError> {
+        match plain::find(first) {
+            Some((packet, trailer)) => Ok((packet, Payload { first: trailer, second })),
+            None => parse_any(first, second),
+        }
+    }
+
+    /// The Ethernet header; its EtherType is that of the tag in a tagged frame.
+    #[inline(always)] // As `Bth::from`.
+    #[must_use]
+    pub fn ethernet(&self) -> EthernetHeader {
+        let bytes = self.headers.first_chunk().expect("a frame begins with an Ethernet header");
+        EthernetHeader::from_bytes(bytes)
+    }
+
+    /// The 802.1Q tag.
+    #[inline]
+    #[must_use]
+    pub fn vlan(&self) -> Option<VlanTag> {
+        if self.ethernet().ethertype != ETHERTYPE_VLAN {
+            return None;
+        }
+        let tag = self.headers[EthernetHeader::LEN..].first_chunk().expect("a tagged frame");
+        Some(VlanTag::from_tci(u16::from_be_bytes(*tag)))
+    }
+
+    /// The IP header.
+    #[inline(always)] // As `Bth::from`.
+    #[must_use]
+    pub fn ip(&self) -> IpHeader {
+        match self.ip {
+            IpBytes::V4(bytes) => IpHeader::V4(Ipv4Header::from_bytes(bytes)),
+            IpBytes::V6(bytes) => IpHeader::V6(Ipv6Header::from_bytes(bytes)),
+        }
+    }
+
+    /// The UDP header.
+    #[inline(always)] // As `Bth::from`.
+    #[must_use]
+    pub fn udp(&self) -> UdpHeader {
+        UdpHeader::from_bytes(self.transport.first_chunk().expect("UDP is in front of the BTH"))
+    }
+
+    /// The base transport header.
+    #[inline(always)] // As `Bth::from`.
+    #[must_use]
+    pub fn bth(&self) -> Bth {
+        Bth::from_bytes(self.transport.last_chunk().expect("the BTH is behind UDP"))
+    }
+
+    /// The extended headers of the opcode.
+    #[inline(always)] // As `Bth::from`.
+    #[must_use]
+    pub fn ext(&self) -> ExtView<'a> {
+        ExtView::new(self.info, self.headers)
+    }
+
+    pub(super) fn ext_bytes(&self) -> &'a [u8] {
+        &self.headers[self.headers.len() - self.info.headers_len..]
+    }
+
+    /// Pad bytes; the first [`Bth::pad`] count, the others are 0.
+    pub(super) fn pad(&self) -> [u8; 3] {
+        let len = self.covered.len();
+        let pad = self.covered.range(len - usize::from(self.bth().pad), len);
+        few(pad.slices().into_iter().flatten())
+    }
+
+    /// Checks the ICRC. Under a fuzzer every ICRC and every IPv4 header checksum is accepted, so
+    /// that the fuzzer gets past them.
+    ///
+    /// # Errors
+    /// The computed ICRC and the one in the packet, if they differ.
+    #[inline]
+    pub fn verify_icrc(&self) -> Result<(), IcrcError> {
+        icrc::verify(icrc::icrc(self.covered), self.icrc)
+    }
+
+    /// Returns true if [`verify_icrc`](Self::verify_icrc) succeeds.
+    #[inline]
+    #[must_use]
+    pub fn icrc_valid(&self) -> bool {
+        self.verify_icrc().is_ok()
+    }
+
+    /// Length in bytes of the frame without what follows the ICRC.
+    #[must_use]
+    pub fn frame_len(&self) -> usize {
+        self.link_header().len() + self.covered.len() + icrc::LEN
+    }
+
+    /// Copies the frame, without what follows the ICRC, to the front of `out`. Returns its length.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`frame_len`](Self::frame_len).
+    pub fn copy_to(&self, out: &mut [u8]) -> usize {
+        let link = self.link_header();
+        let (front, rest) = out.split_at_mut(link.len());
+        front.copy_from_slice(link);
+        let (covered, rest) = rest.split_at_mut(self.covered.len());
+        self.covered.copy_to(covered);
+        rest[..icrc::LEN].copy_from_slice(&self.icrc.to_le_bytes());
+        self.frame_len()
+    }
+
+    /// What is in front of the IP header.
+    fn link_header(&self) -> &'a [u8] {
+        let ip = match self.ip {
+            IpBytes::V4(_) => Ipv4Header::LEN,
+            IpBytes::V6(_) => Ipv6Header::LEN,
+        };
+        let behind = ip + TRANSPORT + self.info.headers_len;
+        &self.headers[..self.headers.len() - behind]
+    }
+}
+
+impl fmt::Debug for PacketView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PacketView")
+            .field("name", &self.info.name)
+            .field("ip", &self.ip())
+            .field("bth", &self.bth())
+            .field("payload", &self.payload.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// [`PacketView::parse_whole`] of any frame. It names the error.
+#[inline(never)] // The callers need fewer registers without it.
+pub(super) fn parse_any<'a>(
+    first: &'a [u8],
+    second: &'a [u8],
+) -> Result<(PacketView<'a>, Payload<'a>), ParseError> {
+    let whole = Payload { first, second };
+    let lower = Lower::parse(whole)?;
+    // The trailer is excluded from here on: no header can extend into it.
+    let frame = whole.range(0, lower.end);
+
+    let at = lower.transport_at;
+    let bth = Bth::parse(header::<{ Bth::LEN }>(frame, at, "BTH")?)?;
+    if bth.version != 0 {
+        return Err(ParseError::BthVersion(bth.version));
+    }
+    let info = bth.opcode.info().ok_or(ParseError::Opcode(bth.opcode.0))?;
+    let fixed = Bth::LEN + info.headers_len + icrc::LEN;
+    let transport_len = lower.end - at;
+    let Some(padded_len) = transport_len.checked_sub(fixed) else {
+        return Err(ParseError::Truncated { what: info.name, need: fixed, have: transport_len });
+    };
+    let at = at + Bth::LEN;
+    headers(frame, at, info.name, info.headers_len)?;
+
+    let pad_len = usize::from(bth.pad);
+    let Some(payload_len) = padded_len.checked_sub(pad_len) else {
+        return Err(ParseError::Pad { pad: bth.pad, have: padded_len });
+    };
+    let payload_at = at + info.headers_len;
+    let pad_at = payload_at + payload_len;
+    let icrc_at = lower.end - icrc::LEN;
+    let icrc = frame.range(icrc_at, lower.end);
+    let packet = PacketView {
+        headers: &first[..payload_at],
+        ip: lower.ip,
+        transport: header(frame, lower.transport_at - UdpHeader::LEN, "BTH")?,
+        info,
+        payload: frame.range(payload_at, pad_at),
+        covered: frame.range(lower.ip_at, icrc_at),
+        icrc: u32::from_le_bytes(few(icrc.slices().into_iter().flatten())),
+    };
+    Ok((packet, whole.split_at(lower.end).1))
+}
+
+/// The layers below the transport.
+struct Lower<'a> {
+    ip: IpBytes<'a>,
+    ip_at: usize,
+    transport_at: usize,
+    /// Offset after the ICRC, where the IP packet ends.
+    end: usize,
+}
+
+impl<'a> Lower<'a> {
+    #[inline]
+    fn parse(frame: Payload<'a>) -> Result<Self, ParseError> {
+        let ethernet = header::<{ EthernetHeader::LEN }>(frame, 0, "Ethernet header")?;
+        let ethernet = EthernetHeader::parse(ethernet)?;
+        let (ethertype, ip_at) = if ethernet.ethertype == ETHERTYPE_VLAN {
+            let bytes = header::<{ VlanTag::LEN }>(frame, EthernetHeader::LEN, "802.1Q tag")?;
+            (u16::from_be_bytes([bytes[2], bytes[3]]), EthernetHeader::LEN + VlanTag::LEN)
+        } else {
+            (ethernet.ethertype, EthernetHeader::LEN)
+        };
+        let (ip, header_len, stated) = match ethertype {
+            ETHERTYPE_IPV4 => {
+                let bytes = header(frame, ip_at, "IPv4 header")?;
+                (IpBytes::V4(bytes), Ipv4Header::LEN, check_v4(bytes)?)
+            }
+            ETHERTYPE_IPV6 => {
+                let bytes = header(frame, ip_at, "IPv6 header")?;
+                (IpBytes::V6(bytes), Ipv6Header::LEN, check_v6(bytes)?)
+            }
+            other => return Err(ParseError::EtherType(other)),
+        };
+
+        let udp_at = ip_at + header_len;
+        let udp = UdpHeader::parse(header::<{ UdpHeader::LEN }>(frame, udp_at, "UDP header")?)?;
+        if udp.dst_port != ROCE_PORT {
+            return Err(ParseError::NotRoce(udp.dst_port));
+        }
+        let have = frame.len() - ip_at;
+        if stated > have || stated < header_len + UdpHeader::LEN {
+            return Err(ParseError::IpLength { stated, have });
+        }
+        let end = ip_at + stated;
+        let (stated, have) = (usize::from(udp.length), end - udp_at);
+        if stated != have {
+            return Err(ParseError::UdpLength { stated, have });
+        }
+        Ok(Self { ip, ip_at, transport_at: udp_at + UdpHeader::LEN, end })
+    }
+}
+
+/// Checks an IPv4 header. Returns the length of header and payload that it states.
+fn check_v4(bytes: &[u8; Ipv4Header::LEN]) -> Result<usize, ParseError> {
+    let ip = Ipv4Header::parse(bytes)?;
+    // With the checksum included, the sum is 0 for both one's complement forms of zero.
+    let sum = ipv4::fold_checksum(ipv4::sum_words(bytes));
+    if sum != 0 && !cfg!(fuzzing) {
+        let (expected, found) = (ip.computed_checksum(), ip.checksum);
+        return Err(ParseError::IpChecksum { expected, found });
+    }
+    if ip.is_fragment() {
+        return Err(ParseError::Fragment);
+    }
+    if ip.protocol != PROTOCOL_UDP {
+        return Err(ParseError::NotUdp(ip.protocol));
+    }
+    Ok(usize::from(ip.total_length))
+}
+
+/// As [`check_v4`].
+fn check_v6(bytes: &[u8; Ipv6Header::LEN]) -> Result<usize, ParseError> {
+    let ip = Ipv6Header::parse(bytes)?;
+    if ip.next_header != PROTOCOL_UDP {
+        return Err(ParseError::NotUdp(ip.next_header));
+    }
+    Ok(Ipv6Header::LEN + usize::from(ip.payload_length))
+}
+
+/// The header `what` at offset `at`; it must be in the first slice.
+#[inline]
+fn header<'a, const LEN: usize>(
+    frame: Payload<'a>,
+    at: usize,
+    what: &'static str,
+) -> Result<&'a [u8; LEN], ParseError> {
+    let header = frame.first.get(at..).and_then(<[u8]>::first_chunk);
+    header.ok_or_else(|| missing(frame, at, what, LEN))
+}
+
+/// The `len` bytes of the headers `what` at offset `at`; they must be in the first slice.
+#[inline]
+fn headers<'a>(
+    frame: Payload<'a>,
+    at: usize,
+    what: &'static str,
+    len: usize,
+) -> Result<&'a [u8], ParseError> {
+    frame.first.get(at..at + len).ok_or_else(|| missing(frame, at, what, len))
+}
+
+/// Why the first slice lacks the `need` bytes of `what` at offset `at`.
+#[cold]
+fn missing(frame: Payload<'_>, at: usize, what: &'static str, need: usize) -> ParseError {
+    if frame.len() < at + need {
+        let have = frame.len().saturating_sub(at);
+        return ParseError::Truncated { what, need, have };
+    }
+    ParseError::HeadersSplit { need: at + need, have: frame.first.len() }
+}
