@@ -115,10 +115,12 @@ impl Slot {
         peers: &mut Peers,
         now: Instant,
     ) {
-        if is_loopback || *sent == Sent::Acknowledgement {
+        if is_loopback {
             return;
         }
-        if let Some(sender) = &mut self.sender {
+        if let Some(sender) = &mut self.sender
+            && !matches!(sent, Sent::Acknowledgement)
+        {
             sender.on_sent(sent, len as u64, now);
         }
         if matches!(sent, Sent::Request(request) if request.follows_loss) {

@@ -26,9 +26,9 @@ pub(super) struct Tables<'a> {
     groups: &'a Groups,
     pub congestion: &'a mut Option<Box<CoreCongestion>>,
     pub pfc: &'a mut Option<Box<CorePfc>>,
-    /// The slot that received the last packets and is not rescheduled yet. Packets often arrive in
+    /// The QP and its slot that received the last packets and is not rescheduled yet. Packets often arrive in
     /// runs for one QP, which is rescheduled once per run.
-    received: Option<u32>,
+    received: Option<(Qpn, u32)>,
     /// For all packets of the burst.
     env: Env<'a>,
 }
@@ -83,7 +83,11 @@ impl Tables<'_> {
         now: Instant,
     ) {
         let qpn = packet.bth().dest_qp;
-        match self.shared.qpns.locate(qpn) {
+        let place = match self.received {
+            Some((last, slot)) if last == qpn => Some((self.id, slot)),
+            _ => self.shared.qpns.locate(qpn),
+        };
+        match place {
             Some((core, slot)) if core == self.id => {
                 if self.verify_icrc(packet) {
                     self.deliver_to(packet, qpn, slot, now);
@@ -189,20 +193,19 @@ impl Tables<'_> {
     /// Verifies the ICRC and counts the packet. Returns false if the ICRC is wrong.
     #[inline(always)] // As `deliver_to`.
     fn verify_icrc(&self, packet: &PacketView<'_>) -> bool {
-        let counters = &self.shared.counters;
         if !packet.icrc_valid() {
-            counters.count(Counter::RxIcrcEncapsulated);
+            self.shared.counters.count(Counter::RxIcrcEncapsulated);
             return false;
         }
-        counters.count(Counter::PortRcvPackets);
         let bytes = usize::from(packet.udp().length).saturating_sub(feroce_wire::UdpHeader::LEN);
-        counters.add(Counter::PortRcvData, bytes as u64);
+        self.shared.counters.count(Counter::PortRcvPackets);
+        self.shared.counters.add(Counter::PortRcvData, bytes as u64);
         true
     }
 
     /// Reschedules the QP that received the last packets. Must follow the last packet of a burst.
     fn end_run(&mut self) {
-        let Some(slot) = self.received.take() else { return };
+        let Some((_, slot)) = self.received.take() else { return };
         if let Some(place) = self.slots[slot as usize].as_deref_mut() {
             place.reschedule(slot, self.schedule);
         }
@@ -217,7 +220,7 @@ impl Tables<'_> {
     /// Delivers the verified `packet` to the QP `qpn` in `slot` of this core.
     #[inline(always)] // Once per packet.
     fn deliver_to(&mut self, packet: &PacketView<'_>, qpn: Qpn, slot: u32, now: Instant) {
-        if self.received != Some(slot) {
+        if self.received != Some((qpn, slot)) {
             self.end_run();
         }
         let place = self.slots.get_mut(slot as usize).and_then(Option::as_deref_mut);
@@ -225,7 +228,7 @@ impl Tables<'_> {
             self.shared.counters.count(Counter::RxDiscards);
             return;
         };
-        self.received = Some(slot);
+        self.received = Some((qpn, slot));
         if packet.bth().opcode == Opcode::CNP {
             on_cnp(place, packet, &self.shared.counters, now);
             return; // It is rescheduled, as its next send time may depend on the new rate.

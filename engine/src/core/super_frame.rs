@@ -3,8 +3,6 @@
 //! super-frame, which the kernel or the NIC splits again. The core writes and seals each packet as
 //! if it were sent alone.
 
-use feroce_wire::FlowSpec;
-
 /// Maximum number of packets that a core sends in one turn, so that receiving is never delayed for
 /// long. With this number, the last super-frame of a turn can be full: a super-frame has 15 packets
 /// at a path MTU of 4096, 31 at 2048, and about 60 at smaller path MTUs.
@@ -42,20 +40,20 @@ impl Quantum {
         self.packets
     }
 
-    /// Returns true if the next packet, of `flow` and with IPv4 identification `ip_id`, may join
+    /// Returns true if the next packet, of a flow with `super_frames` and with IPv4 identification `ip_id`, may join
     /// the super-frame of the packet before it. The core's identifications skip 0; those
     /// that the kernel or NIC writes when it splits a super-frame do not.
     #[inline]
-    pub(super) fn joins_previous(&self, flow: &FlowSpec, ip_id: u16) -> bool {
-        flow.super_frames && self.packets > 0 && ip_id != 1
+    pub(super) fn joins_previous(&self, super_frames: bool, ip_id: u16) -> bool {
+        super_frames && self.packets > 0 && ip_id != 1
     }
 
-    /// Counts a packet of `flow` with `bytes`. Returns true if the quantum is used up.
+    /// Counts a packet of a flow with or without `super_frames` that has `bytes`. Returns true if the quantum is used up.
     #[inline]
-    pub(super) fn count(&mut self, flow: &FlowSpec, bytes: usize) -> bool {
+    pub(super) fn count(&mut self, super_frames: bool, bytes: usize) -> bool {
         self.packets += 1;
         self.bytes += bytes;
-        match flow.super_frames {
+        match super_frames {
             true => self.bytes >= SUPER_FRAME_QUANTUM && !self.is_alone,
             false => self.packets >= TRANSMIT_QUANTUM,
         }

@@ -8,10 +8,11 @@ use super::congestion::hold_back;
 use super::loopback::Loopback;
 use super::multicast::Groups;
 use super::shared::CoreShared;
+use super::slot::Slot;
 use super::super_frame::{Quantum, TRANSMIT_BURST};
 use crate::congestion::Sent;
 use crate::counters::Counter;
-use crate::pfc::PauseGate;
+use crate::pfc::{CorePfc, PauseGate};
 use crate::port::contract::{Port, Priority, STUCK_AFTER};
 use crate::qp::Transmit;
 use crate::time::Instant;
@@ -147,15 +148,20 @@ impl Core {
         let mut env = shared.env(now);
         let largest = place.set_limits(&mut env, &**port, schedule);
         let mut quantum = Quantum::new(schedule.active.is_empty());
+        let (mut path, is_connected) = (Path::default(), place.qp.is_connected());
+        // Without congestion control and flow control, no packet waits.
+        let is_limited = place.sender.is_some() || pfc.is_some();
         let more = loop {
             if quantum.packets() == most {
                 break true;
             }
-            let Some(flow) = place.qp.next_flow() else { break false };
-            let (start, audience) = (flow.len(), flow.audience());
-            let is_loopback = matches!(audience, Audience::Own);
+            if quantum.packets() == 0 || !is_connected {
+                let Some(flow) = place.qp.next_flow() else { break false };
+                path = Path::of(flow);
+            }
+            let Path { start, is_loopback, super_frames, .. } = path;
             let gate = match pfc {
-                Some(pfc) if !is_loopback => pfc.gate(flow.spec(), slot, &mut place.is_held),
+                Some(pfc) if !is_loopback => gate(pfc, slot, place),
                 _ => PauseGate::Pass,
             };
             if gate == PauseGate::HoldAll {
@@ -169,12 +175,14 @@ impl Core {
             let Some(mut frame) = free else { break is_loopback };
             // A QP that waits for its pacer leaves the list of active QPs; its timer reactivates
             // it.
-            hold_back(&mut place.sender, is_loopback, gate, largest, &mut env);
+            if is_limited {
+                hold_back(&mut place.sender, is_loopback, gate, largest, &mut env);
+            }
             let transport = &mut frame[start..];
             let packet = place.next_packet(slot, &mut env, transport, schedule);
             let Some(packet) = packet else { break false };
             let Some(flow) = place.qp.flow() else { break false };
-            let joins_previous = quantum.joins_previous(flow.spec(), *ip_id);
+            let joins_previous = quantum.joins_previous(super_frames, *ip_id);
             let mut id = *ip_id;
             if *link_sets_id && !is_loopback {
                 let len = packet.len + icrc::LEN;
@@ -183,7 +191,7 @@ impl Core {
             }
             let len = flow.seal(frame, packet.len, id);
             *ip_id = ip_id.checked_add(1).unwrap_or(1);
-            if matches!(audience, Audience::Group) {
+            if path.is_group {
                 copy_to_members(&mut **port, len, flow, groups, loopback, shared);
             }
             let priority = priority_of(&packet);
@@ -194,7 +202,7 @@ impl Core {
             *room -= usize::from(!is_loopback);
             quantum.looped += usize::from(is_loopback);
             quantum.transport_bytes += packet.len + icrc::LEN;
-            let ends = quantum.count(flow.spec(), len);
+            let ends = quantum.count(super_frames, len);
             place.on_sent(&packet.sent, len, is_loopback, &mut schedule.peers, now);
             if ends {
                 break true;
@@ -223,6 +231,36 @@ impl Core {
                 }
             }
         }
+    }
+}
+
+/// Where a packet goes. The packets of a connected QP go the same way in a quantum.
+#[derive(Debug, Default, Clone, Copy)]
+struct Path {
+    /// Bytes in front of the BTH.
+    start: usize,
+    is_loopback: bool,
+    is_group: bool,
+    super_frames: bool,
+}
+
+impl Path {
+    fn of(flow: &FlowHeader) -> Self {
+        Self {
+            start: flow.len(),
+            is_loopback: flow.audience() == Audience::Own,
+            is_group: flow.audience() == Audience::Group,
+            super_frames: flow.spec().super_frames,
+        }
+    }
+}
+
+/// The gate for the next packet of the QP in `place`, whose headers are known.
+#[inline(never)]
+fn gate(pfc: &mut CorePfc, slot: u32, place: &mut Slot) -> PauseGate {
+    match place.qp.flow() {
+        Some(flow) => pfc.gate(flow.spec(), slot, &mut place.is_held),
+        None => PauseGate::Pass,
     }
 }
 

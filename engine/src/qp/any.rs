@@ -42,6 +42,12 @@ impl AnyQp {
         }
     }
 
+    /// Returns true if all packets of the QP have the same headers in front of the BTH.
+    #[inline]
+    pub fn is_connected(&self) -> bool {
+        matches!(self, Self::Connected(_))
+    }
+
     /// Headers of the packet that [`AnyQp::poll_transmit`] writes next; `None` if there is no
     /// packet.
     #[inline]
@@ -207,6 +213,9 @@ impl AnyQp {
     /// See [`Qp::moves_to_front_after`].
     #[inline]
     pub fn moves_to_front_after(&self, packet: &PacketView<'_>, env: &Env<'_>) -> bool {
+        if !env.to_sleeper {
+            return false; // The most frequent case needs no look at the QP.
+        }
         match self {
             Self::Connected(qp) => qp.moves_to_front_after(packet, env),
             Self::Datagram(_) => false,

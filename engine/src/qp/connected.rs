@@ -320,9 +320,6 @@ impl Qp {
     /// `packet`. See rule 4 of `transmit_order`.
     #[inline]
     pub fn moves_to_front_after(&self, packet: &PacketView<'_>, env: &Env<'_>) -> bool {
-        if !env.to_sleeper {
-            return false; // The most frequent case needs no look at the send queue.
-        }
         let only_responses = self.conn.service.is_reliable() && self.requester.is_at_end();
         transmit_order::moves_to_front(packet.info.is_request(), env.to_sleeper, only_responses)
     }
