@@ -320,14 +320,17 @@ pub struct FrameConsumer {
     burst: u32,
     /// Frames published, as last read.
     tail: u32,
-    /// Headers of the current burst. They are read once, so that no length changes after its check.
+    /// Headers of the current burst. They are read once, so that no length changes after its check:
+    /// a length is at most that of a slot.
     headers: [SlotHeader; RX_BURST],
+    /// Length in bytes of all frames of the current burst.
+    bytes: u64,
 }
 
 impl FrameConsumer {
     fn new(ring: Arc<Ring>) -> Self {
         let headers = [SlotHeader { len: 0, priority: 0, joins: 0 }; RX_BURST];
-        Self { ring, head: 0, burst: 0, tail: 0, headers }
+        Self { ring, head: 0, burst: 0, tail: 0, headers, bytes: 0 }
     }
 
     /// Gives the frames of the last burst back and takes the next ones, at most [`RX_BURST`].
@@ -338,13 +341,19 @@ impl FrameConsumer {
             self.refresh();
         }
         self.burst = self.waiting().min(BURST);
+        self.bytes = 0;
+        #[allow(clippy::cast_possible_truncation)] // At most SLOT_BYTES_MAX.
+        let slot_bytes = self.ring.shape.slot_bytes as u32;
         for index in 0..self.burst {
             let header = self.ring.header(self.head.wrapping_add(index));
             self.ring.handover.read(self.head.wrapping_add(index));
             // SAFETY: the slot is published and not given back, so the producer does not access it
             // (Acquire in `refresh`). The header is aligned and inside the slot. Volatile: read
             // exactly once.
-            self.headers[index as usize] = unsafe { header.read_volatile() };
+            let header = unsafe { header.read_volatile() };
+            let len = header.len.min(slot_bytes);
+            self.headers[index as usize] = SlotHeader { len, ..header };
+            self.bytes += u64::from(len);
         }
         self.burst as usize
     }
@@ -393,7 +402,12 @@ impl FrameConsumer {
         let at = self.head.wrapping_add(index as u32);
         self.ring.handover.read(at);
         let start = self.ring.frame(at);
-        (start, (self.headers[index].len as usize).min(self.ring.shape.slot_bytes))
+        (start, self.headers[index].len as usize)
+    }
+
+    /// Length in bytes of all frames of the burst.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Returns the share of slots after the current burst, in per cent, that hold published frames.

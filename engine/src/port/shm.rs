@@ -119,9 +119,7 @@ impl Port for ShmPort {
 
     fn rx_burst(&mut self) -> usize {
         let burst = self.rx.burst();
-        for index in 0..burst {
-            self.stats.rx_bytes += self.rx.frame(index).0.len() as u64;
-        }
+        self.stats.rx_bytes += self.rx.bytes();
         self.stats.rx_frames += burst as u64;
         burst
     }
