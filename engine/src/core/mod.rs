@@ -110,7 +110,7 @@ impl Core {
 
     /// One turn at the time `now`. Returns the amount of work done: 0 means that the core was idle.
     pub fn turn(&mut self, now: Instant) -> usize {
-        self.shared.recent.forget();
+        self.shared.recent.start_turn(now);
         let mut done = self.handle_doorbells(now);
         done += self.transmit(now);
         let received = self.receive(now);

@@ -50,7 +50,7 @@ pub(super) unsafe fn store(to: *mut u8, from: &[u8]) {
 ///
 /// # Safety
 /// The bytes `from .. from + to.len()` are readable. Other accesses as for [`store`].
-#[inline]
+#[inline(always)] // Once per short packet.
 pub(super) unsafe fn load(from: *const u8, to: &mut [u8]) {
     if to.len() <= SHORT
         && from.addr().is_multiple_of(WORD)
@@ -60,6 +60,14 @@ pub(super) unsafe fn load(from: *const u8, to: &mut [u8]) {
         unsafe { load_each(from.cast(), words) };
         return;
     }
+    // SAFETY: as here.
+    unsafe { load_any(from, to) };
+}
+
+/// # Safety
+/// As for [`load`].
+#[inline(never)]
+unsafe fn load_any(from: *const u8, to: &mut [u8]) {
     let unaligned = from.addr().wrapping_neg() % WORD;
     let (start, rest) = to.split_at_mut(unaligned.min(to.len()));
     let (words, end) = rest.as_chunks_mut();
@@ -150,7 +158,7 @@ unsafe fn load_words(from: *const u64, to: &mut [[u8; WORD]]) {
 ///
 /// # Safety
 /// As for [`load_words`].
-#[inline]
+#[inline(always)] // Once per short packet.
 unsafe fn load_each(from: *const u64, to: &mut [[u8; WORD]]) {
     let (fours, rest) = to.as_chunks_mut::<4>();
     let mut from = from;

@@ -11,6 +11,7 @@ use feroce_wire::Key;
 
 use super::key_word::{NO_STATE, State};
 use super::region::{Access, AccessError, MrTable, Scope, Target, View};
+use crate::time::{Duration, Instant};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -19,17 +20,36 @@ pub struct Recent {
     state: Cell<State>,
     slot: Cell<usize>,
     view: Cell<View>,
+    /// The copy is dropped in the first turn at or after this time.
+    until: Cell<Instant>,
 }
+
+/// A copy lives at most for so long, and for one turn: a generation wraps after 2^30 changes of a
+/// slot, and each takes more than a nanosecond.
+const LIFETIME: Duration = Duration::from_millis(500);
 
 impl Default for Recent {
     fn default() -> Self {
-        Self { state: Cell::new(NO_STATE), slot: Cell::new(0), view: Cell::new(View::EMPTY) }
+        Self {
+            state: Cell::new(NO_STATE),
+            slot: Cell::new(0),
+            view: Cell::new(View::EMPTY),
+            until: Cell::new(Instant::ZERO),
+        }
     }
 }
 
 impl Recent {
-    /// Forgets the region. A core does this in every turn: a generation wraps after 2^30 changes of
-    /// a slot, which take minutes.
+    /// A turn begins at the time `now`: forgets the region if it was used for long.
+    #[inline]
+    pub fn start_turn(&self, now: Instant) {
+        if now >= self.until.get() {
+            self.until.set(now + LIFETIME);
+            self.forget();
+        }
+    }
+
+    /// Forgets the region.
     #[inline]
     pub fn forget(&self) {
         self.state.set(NO_STATE);
