@@ -325,6 +325,18 @@ impl<T: Copy> WorkConsumer<T> {
         Some(PostedMut(Posted { slot, ring: &self.ring, _request: PhantomData }))
     }
 
+    /// Returns the slots of the requests before the one with counter `index` to the producer.
+    ///
+    /// # Panics
+    /// If the ring holds fewer.
+    #[inline]
+    pub fn retire_to(&mut self, index: u32) {
+        let count = index.wrapping_sub(self.head);
+        assert!(count <= self.tail.get().wrapping_sub(self.head), "nothing to retire");
+        self.head = index;
+        self.ring.head.store(self.head, Ordering::Release);
+    }
+
     /// Returns the oldest request's slot to the producer.
     ///
     /// # Panics

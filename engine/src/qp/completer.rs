@@ -377,8 +377,10 @@ impl SendSide<'_, '_> {
         }
         requester.acknowledge(to);
         self.completer.reset();
-        while let Some(&wqe) = self.requester.sq.get(self.requester.sq.head()) {
+        loop {
+            self.retire_unsignaled(to);
             let index = self.requester.sq.head();
+            let Some(&wqe) = self.requester.sq.get(index) else { break };
             if index == self.requester.fresh_wqe || to.is_before(wqe.end_psn()) {
                 break;
             }
@@ -391,6 +393,25 @@ impl SendSide<'_, '_> {
             (requester.cursor_wqe, requester.cursor_psn) = (requester.sq.head(), to);
         }
         self.restart_ack_timer();
+    }
+
+    /// Frees the oldest requests that end before `to` and whose completion nobody sees, up to the
+    /// cursor.
+    #[inline]
+    fn retire_unsignaled(&mut self, to: Psn) {
+        let Requester { sq, splitter, cursor_wqe, .. } = &mut *self.requester;
+        if self.conn.all_signaled || self.conn.counters.is_attached() || splitter.is_enabled() {
+            return;
+        }
+        let mut index = sq.head();
+        while index != *cursor_wqe
+            && let Some(wqe) = sq.get(index)
+            && !wqe.flags.contains(SendFlags::SIGNALED)
+            && !to.is_before(wqe.end_psn())
+        {
+            index = index.wrapping_add(1);
+        }
+        sq.retire_to(index);
     }
 
     fn restart_ack_timer(&mut self) {

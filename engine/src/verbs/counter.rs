@@ -83,6 +83,12 @@ impl AttachedCounters {
         true
     }
 
+    /// Returns true if a counter is attached.
+    #[inline]
+    pub fn is_attached(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Counts a completed request with `bytes` bytes of local data, signaled or not.
     #[inline]
     pub fn count(&self, opcode: CompletionOpcode, is_success: bool, bytes: u64) {

@@ -52,6 +52,12 @@ impl Splitter {
         self.accepted = enabled.then(Box::default);
     }
 
+    /// Returns true if requests may be split.
+    #[inline]
+    pub fn is_enabled(&self) -> bool {
+        self.accepted.is_some()
+    }
+
     /// Returns true if `wqe`, whose PSNs are assigned, is sent as several messages. `depth` is the
     /// initiator depth.
     ///
