@@ -16,8 +16,7 @@
 //! request. The byte of F and B is not covered by the ICRC.
 
 use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    byteorder::network_endian::{U16, U32},
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, byteorder::network_endian::U32,
 };
 
 use crate::{Opcode, Pkey, Psn, Qpn};
@@ -56,9 +55,7 @@ pub struct Bth {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct View {
-    opcode: u8,
-    flags: u8,
-    pkey: U16,
+    opcode_flags_pkey: U32,
     congestion_and_qp: U32,
     ack_and_psn: U32,
 }
@@ -66,15 +63,16 @@ struct View {
 impl From<&View> for Bth {
     #[inline(always)] // Callers use one or two fields: a call would read all.
     fn from(view: &View) -> Self {
+        let [opcode, flags, pkey @ ..] = view.opcode_flags_pkey.to_bytes();
         let [congestion, ..] = view.congestion_and_qp.to_bytes();
         let [ack, ..] = view.ack_and_psn.to_bytes();
         Self {
-            opcode: Opcode(view.opcode),
-            solicited: view.flags & 0x80 != 0,
-            mig_req: view.flags & 0x40 != 0,
-            pad: (view.flags >> 4) & 3,
-            version: view.flags & 0xf,
-            pkey: Pkey(view.pkey.get()),
+            opcode: Opcode(opcode),
+            solicited: flags & 0x80 != 0,
+            mig_req: flags & 0x40 != 0,
+            pad: (flags >> 4) & 3,
+            version: flags & 0xf,
+            pkey: Pkey(u16::from_be_bytes(pkey)),
             fecn: congestion & 0x80 != 0,
             becn: congestion & 0x40 != 0,
             reserved6: congestion & 0x3f,
@@ -89,18 +87,17 @@ impl From<&View> for Bth {
 impl From<&Bth> for View {
     #[inline(always)] // Most fields of our own packets are constants.
     fn from(value: &Bth) -> Self {
-        let flags = (u8::from(value.solicited) << 7)
-            | (u8::from(value.mig_req) << 6)
-            | ((value.pad & 3) << 4)
-            | (value.version & 0xf);
+        let flags = (u32::from(value.solicited) << 23)
+            | (u32::from(value.mig_req) << 22)
+            | (u32::from(value.pad & 3) << 20)
+            | (u32::from(value.version & 0xf) << 16);
+        let opcode = u32::from(value.opcode.0) << 24;
         let congestion = (u32::from(value.fecn) << 31)
             | (u32::from(value.becn) << 30)
             | (u32::from(value.reserved6 & 0x3f) << 24);
         let ack = (u32::from(value.ack_req) << 31) | (u32::from(value.reserved7 & 0x7f) << 24);
         Self {
-            opcode: value.opcode.0,
-            flags,
-            pkey: value.pkey.0.into(),
+            opcode_flags_pkey: (opcode | flags | u32::from(value.pkey.0)).into(),
             congestion_and_qp: (congestion | value.dest_qp.value()).into(),
             ack_and_psn: (ack | value.psn.value()).into(),
         }

@@ -46,17 +46,16 @@ macro_rules! extended_headers {
                 Ok(ext)
             }
 
-            /// Length in bytes of the headers in the set `headers` in front of `header`.
-            #[inline(always)] // Of the constant `header`, a few additions are left.
-            const fn len_before(headers: Headers, header: Headers) -> usize {
-                let mut len = 0;
-                $(if header.contains(Headers::$flag) {
-                    return len;
-                }
-                if headers.contains(Headers::$flag) {
-                    len += <$header>::LEN;
+            /// Where each header of the set `headers` begins, by the number of its flag.
+            pub(crate) const fn offsets(headers: Headers) -> [u8; Headers::COUNT] {
+                let mut offsets = [0; Headers::COUNT];
+                let mut at = 0;
+                $(if headers.contains(Headers::$flag) {
+                    offsets[Headers::$flag.index()] = at;
+                    at += <$header>::LEN.to_le_bytes()[0]; // At most 28.
                 })*
-                len
+                let _ = at;
+                offsets
             }
 
             /// Writes the headers of the set `headers` at the front of `out` and returns their
@@ -88,11 +87,10 @@ macro_rules! extended_headers {
             #[inline(always)] // Without the header, one test is left.
             #[must_use]
             pub fn $field(&self) -> Option<$header> {
-                if !self.headers.contains(Headers::$flag) {
+                if !self.info.headers.contains(Headers::$flag) {
                     return None;
                 }
-                let behind = self.len - ExtHeaders::len_before(self.headers, Headers::$flag);
-                let at = self.bytes.len().checked_sub(behind)?;
+                let at = usize::from(self.info.offsets[Headers::$flag.index()]);
                 Some(<$header>::from_bytes(self.bytes.get(at..)?.first_chunk()?))
             })*
         }
@@ -102,18 +100,15 @@ macro_rules! extended_headers {
 /// The extended headers of a received packet, in its bytes. Each is `Some` if the opcode has it.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtView<'a> {
-    headers: Headers,
-    /// Length of the extended headers, in bytes.
-    len: usize,
-    /// All headers of the packet, the extended ones last.
+    info: &'static OpcodeInfo,
     bytes: &'a [u8],
 }
 
 impl<'a> ExtView<'a> {
-    /// `bytes` ends with the headers of the opcode.
+    /// `bytes`: the extended headers of a packet with the opcode of `info`.
     #[inline(always)] // As the headers.
-    pub(crate) fn new(info: &OpcodeInfo, bytes: &'a [u8]) -> Self {
-        Self { headers: info.headers, len: info.headers_len, bytes }
+    pub(crate) fn new(info: &'static OpcodeInfo, bytes: &'a [u8]) -> Self {
+        Self { info, bytes }
     }
 }
 

@@ -178,6 +178,14 @@ impl Headers {
     /// [`Feth`](crate::Feth).
     pub const FETH: Self = Self(1 << 8);
 
+    /// Number of flags.
+    pub(crate) const COUNT: usize = 9;
+
+    /// The number of the flag of a set of one header.
+    pub(crate) const fn index(self) -> usize {
+        self.0.trailing_zeros() as usize
+    }
+
     /// Returns true if all headers of `other` are in the set.
     #[inline]
     #[must_use]
@@ -212,6 +220,8 @@ pub struct OpcodeInfo {
     pub headers_len: usize,
     /// Rule for the payload length.
     pub payload: PayloadRule,
+    /// Where each extended header begins.
+    pub(crate) offsets: [u8; Headers::COUNT],
     is_request: bool,
     is_response: bool,
 }
@@ -260,6 +270,7 @@ macro_rules! opcodes {
                     headers,
                     headers_len: ExtHeaders::len(headers),
                     payload: $payload,
+                    offsets: ExtHeaders::offsets(headers),
                     is_request: !Operation::$operation.is_response()
                         && !matches!(Operation::$operation, Operation::Cnp),
                     is_response: Operation::$operation.is_response(),

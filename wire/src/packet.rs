@@ -146,7 +146,7 @@ impl<'a> Packet<'a> {
             udp: packet.udp(),
             bth: packet.bth(),
             info: packet.info,
-            ext: ExtHeaders::parse(packet.info.headers, packet.ext_bytes())?,
+            ext: ExtHeaders::parse(packet.info.headers, packet.ext)?,
             payload: packet.payload,
             pad: packet.pad(),
             icrc: packet.icrc,

@@ -86,9 +86,7 @@ pub(super) struct Origin(u64);
 impl Origin {
     #[inline(always)] // Once per packet.
     pub fn of(packet: &PacketView<'_>) -> Self {
-        let [a, b, c, d, e, f] = packet.ethernet().src.0;
-        let [high, low] = packet.udp().src_port.to_be_bytes();
-        Self(u64::from_be_bytes([a, b, c, d, e, f, high, low]))
+        Self(packet.source_mac_bits() | u64::from(packet.udp().src_port))
     }
 }
 

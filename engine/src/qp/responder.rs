@@ -267,10 +267,11 @@ impl Responder {
         };
         Self::check_operation(packet, operation, conn)?;
         self.check_resources(packet, operation, env)?;
-        self.check_length(packet, conn.mtu)?;
+        let reth = packet.ext().reth();
+        self.check_length(packet, reth, conn.mtu)?;
         match packet.info.operation {
             Operation::Send => self.execute_send(packet, conn, env),
-            Operation::Write => self.execute_write(packet, conn, env),
+            Operation::Write => self.execute_write(packet, reth, conn, env),
             Operation::ReadRequest => self.execute_read(packet, conn, env),
             Operation::Flush => self.execute_flush(packet, conn, env),
             Operation::AtomicWrite => self.execute_atomic_write(packet, conn, env),
@@ -331,14 +332,16 @@ impl Responder {
         Ok(())
     }
 
+    #[inline(always)] // As `accept`.
     fn execute_write(
         &mut self,
         packet: &PacketView<'_>,
+        reth: Option<Reth>,
         conn: &Connection,
         env: &mut Env<'_>,
     ) -> Result<(), NakReason> {
         let len = u32::try_from(packet.payload.len()).expect("at most a path MTU");
-        let (va, rkey, left, total) = match (packet.ext().reth(), self.inbound) {
+        let (va, rkey, left, total) = match (reth, self.inbound) {
             (Some(Reth { va, rkey, dma_len }), _) => (va, rkey, dma_len, dma_len),
             (None, Inbound::Write { va, rkey, left, total }) => (va, rkey, left, total),
             _ => return Err(NakReason::INVALID),
@@ -348,16 +351,15 @@ impl Responder {
         // so that nothing is stored of a message that exceeds the region. The last packet is the
         // rest itself, which `store` checks.
         let need = Access::REMOTE_WRITE;
-        let store = || {
-            if left > len {
-                env.memory.check(rkey, conn.peer_scope(), need, Some((va, u64::from(left))))?;
-            }
-            env.memory.store(rkey, conn.peer_scope(), need, va, packet.payload, ahead)
-        };
-        store().map_err(|_| NakReason::Fatal {
+        let denied = |_| NakReason::Fatal {
             code: NakCode::RemoteAccess,
             receive: packet.ext().imm().map(|_| Status::LocalAccess),
-        })?;
+        };
+        let (memory, scope) = (env.memory, conn.peer_scope());
+        if left > len {
+            memory.check(rkey, scope, need, Some((va, u64::from(left)))).map_err(denied)?;
+        }
+        memory.store(rkey, scope, need, va, packet.payload, ahead).map_err(denied)?;
         env.counters.count(Counter::RxWriteRequests);
         self.advance_epsn(1);
         let va = va.wrapping_add(u64::from(len)); // A region may end at the last address.

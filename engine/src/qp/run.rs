@@ -12,6 +12,8 @@
 //! The key of each request is looked up once, when the packet before it is written: whether that
 //! packet requests an acknowledgement depends on it.
 
+use feroce_wire::Opcode;
+
 use super::connection::Connection;
 use super::env::Env;
 use super::request_headers::fill_inline;
@@ -20,7 +22,6 @@ use super::segment;
 use crate::congestion::SentRequest;
 use crate::memory::work_ring::Posted;
 use crate::memory::{Access, Memory, Source};
-use crate::verbs::operation::RequestPackets;
 use crate::verbs::{SendFlags, SendOp, SendWqe, Service};
 
 /// The packets that may follow without a look at the limits.
@@ -49,9 +50,12 @@ fn source_of<'a>(
     if !is_plain {
         return None;
     }
-    match wqe.sges(usize::from(wqe.num_sge)) {
-        [sge] => memory.source(sge.lkey, conn.pd, Access::NONE, (sge.addr, sge.length)),
-        [] if wqe.inline => Some(Source::EMPTY),
+    match (wqe.num_sge, wqe.inline) {
+        (1, _) => {
+            let [sge] = wqe.sges(1) else { return None };
+            memory.source(sge.lkey, conn.pd, Access::NONE, (sge.addr, sge.length))
+        }
+        (0, true) => Some(Source::EMPTY),
         _ => None,
     }
 }
@@ -91,8 +95,12 @@ impl Requester {
         let (psn, after) = (self.cursor_psn, self.cursor_wqe.wrapping_add(1));
         let next_source = source_of(self.sq.posted(after)?, conn, env.memory)?;
         let mut wqe = self.sq.posted_mut(self.cursor_wqe)?;
-        let RequestPackets::Message(opcodes) = &wqe.info().packets else { return None };
-        let segment = segment::whole(opcodes, wqe.length);
+        let opcode = match wqe.op {
+            SendOp::Send => Opcode::RC_SEND_ONLY,
+            SendOp::Write(_) => Opcode::RC_WRITE_ONLY,
+            _ => return None,
+        };
+        let segment = segment::whole(opcode, wqe.length);
         let packet = Outgoing { psn, segment, ack_req: false };
         let (len, payload) = Self::write_headers(wqe.posted(), packet, conn, out);
         match wqe.inline {

@@ -5,7 +5,7 @@ use feroce_wire::{Opcode, Psn};
 
 use super::split;
 use crate::verbs::SendWqe;
-use crate::verbs::operation::{MessageOpcodes, RequestPackets};
+use crate::verbs::operation::RequestPackets;
 
 /// One packet of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,16 +41,16 @@ pub fn psn_count(length: u64, mtu: usize) -> u32 {
 #[inline]
 pub fn segment(wqe: &SendWqe, psn: Psn, mtu: usize) -> Segment {
     match &wqe.info().packets {
-        RequestPackets::Message(opcodes) if wqe.psn_count == 1 => whole(opcodes, wqe.length),
+        RequestPackets::Message(opcodes) if wqe.psn_count == 1 => whole(opcodes.only, wqe.length),
         packets => part(packets, wqe, psn, mtu),
     }
 }
 
 /// The packet of a request with one packet, of `length` bytes.
 #[inline(always)] // Most fields are constants.
-pub fn whole(opcodes: &MessageOpcodes, length: u64) -> Segment {
+pub fn whole(opcode: Opcode, length: u64) -> Segment {
     Segment {
-        opcode: opcodes.only,
+        opcode,
         offset: 0,
         len: usize::try_from(length).expect("it fits a packet"),
         span: length,

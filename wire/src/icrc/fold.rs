@@ -30,21 +30,22 @@ const K5: i64 = 0x1_63cd_6124;
 const P_X: i64 = 0x1_db71_0641;
 const U_PRIME: i64 = 0x1_f701_1641;
 
-/// The ICRC of the packet whose bytes from the IP header to the last pad byte are `head` and
-/// `rest`; `covered` is both. `None`: the CPU lacks the instruction.
+/// The ICRC of the IPv4 packet whose bytes from the IP header to the last pad byte are `covered`, at
+/// least the headers. `None`: the CPU lacks the instruction.
 #[inline(always)] // Two tests and a call.
-pub(super) fn icrc_v4(covered: &[u8], head: &[u8; V4_HEAD - PREFIX], rest: &[u8]) -> Option<u32> {
+pub(super) fn icrc_v4(covered: &[u8]) -> Option<u32> {
     // One look where two would be needed.
     static IS_ABLE: LazyLock<bool> = LazyLock::new(|| {
         std::is_x86_feature_detected!("pclmulqdq") && std::is_x86_feature_detected!("ssse3")
     });
     // SAFETY: the CPU has the instructions. The function has no other condition.
     #[allow(unsafe_code)]
-    IS_ABLE.then(|| unsafe { fold(covered, head, rest) })
+    IS_ABLE.then(|| unsafe { fold(covered) })
 }
 
 #[target_feature(enable = "pclmulqdq,ssse3")]
-fn fold(covered: &[u8], head: &[u8; V4_HEAD - PREFIX], rest: &[u8]) -> u32 {
+fn fold(covered: &[u8]) -> u32 {
+    let (head, rest) = covered.split_first_chunk::<{ V4_HEAD - PREFIX }>().expect("the headers");
     let keys = _mm_set_epi64x(K4, K3);
     let (ones, _) = ONES_V4.as_chunks::<BLOCK>();
     let (front, head) = head.split_first_chunk::<PREFIX>().expect("40 bytes");

@@ -39,12 +39,15 @@ pub(super) fn find(frame: &[u8]) -> Option<(PacketView<'_>, &[u8])> {
     let info = crate::Opcode(headers[BTH]).info()?;
     let pad_len = usize::from(headers[BTH + 1] >> 4 & 3);
     let (padless, _) = packet.split_at_checked(packet.len().checked_sub(pad_len)?)?;
-    let (with_ext, payload) = padless.split_at_checked(HEADERS + info.headers_len)?;
+    let (_, behind) = padless.split_at_checked(HEADERS)?;
+    let (ext, payload) = behind.split_at_checked(info.headers_len)?;
     let one = |first| Payload { first, second: &[] };
     let packet = PacketView {
-        headers: with_ext,
+        ethernet: at(headers, 0),
+        vlan: None,
         ip: IpBytes::V4(at(headers, IP)),
         transport: at::<TRANSPORT>(headers, UDP),
+        ext,
         info,
         payload: one(payload),
         covered: one(&packet[IP..]),

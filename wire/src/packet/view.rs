@@ -26,10 +26,13 @@ pub(super) enum IpBytes<'a> {
 /// fields as values.
 #[derive(Clone, Copy)]
 pub struct PacketView<'a> {
-    /// Ethernet header to the last extended header.
-    pub(super) headers: &'a [u8],
+    pub(super) ethernet: &'a [u8; EthernetHeader::LEN],
+    /// What follows the Ethernet header in a tagged frame.
+    pub(super) vlan: Option<&'a [u8; VlanTag::LEN]>,
     pub(super) ip: IpBytes<'a>,
     pub(super) transport: &'a [u8; TRANSPORT],
+    /// The extended headers.
+    pub(super) ext: &'a [u8],
     /// Row of the opcode table.
     pub info: &'static OpcodeInfo,
     /// Payload without pad.
@@ -76,19 +79,22 @@ impl<'a> PacketView<'a> {
     #[inline(always)] // As `Bth::from`.
     #[must_use]
     pub fn ethernet(&self) -> EthernetHeader {
-        let bytes = self.headers.first_chunk().expect("a frame begins with an Ethernet header");
-        EthernetHeader::from_bytes(bytes)
+        EthernetHeader::from_bytes(self.ethernet)
+    }
+
+    /// The bytes of the Ethernet source address, in the upper bytes of a number.
+    #[inline(always)] // As `Bth::from`.
+    #[must_use]
+    pub fn source_mac_bits(&self) -> u64 {
+        let address_and_type = self.ethernet.last_chunk().expect("more than 8 bytes");
+        u64::from_be_bytes(*address_and_type) & !0xffff
     }
 
     /// The 802.1Q tag.
     #[inline]
     #[must_use]
     pub fn vlan(&self) -> Option<VlanTag> {
-        if self.ethernet().ethertype != ETHERTYPE_VLAN {
-            return None;
-        }
-        let tag = self.headers[EthernetHeader::LEN..].first_chunk().expect("a tagged frame");
-        Some(VlanTag::from_tci(u16::from_be_bytes(*tag)))
+        self.vlan.map(|tag| VlanTag::from_tci(u16::from_be_bytes([tag[0], tag[1]])))
     }
 
     /// The IP header.
@@ -119,11 +125,7 @@ impl<'a> PacketView<'a> {
     #[inline(always)] // As `Bth::from`.
     #[must_use]
     pub fn ext(&self) -> ExtView<'a> {
-        ExtView::new(self.info, self.headers)
-    }
-
-    pub(super) fn ext_bytes(&self) -> &'a [u8] {
-        &self.headers[self.headers.len() - self.info.headers_len..]
+        ExtView::new(self.info, self.ext)
     }
 
     /// Pad bytes; the first [`Bth::pad`] count, the others are 0.
@@ -153,7 +155,8 @@ impl<'a> PacketView<'a> {
     /// Length in bytes of the frame without what follows the ICRC.
     #[must_use]
     pub fn frame_len(&self) -> usize {
-        self.link_header().len() + self.covered.len() + icrc::LEN
+        let tag = if self.vlan.is_some() { VlanTag::LEN } else { 0 };
+        EthernetHeader::LEN + tag + self.covered.len() + icrc::LEN
     }
 
     /// Copies the frame, without what follows the ICRC, to the front of `out`. Returns its length.
@@ -161,23 +164,15 @@ impl<'a> PacketView<'a> {
     /// # Panics
     /// If `out` is shorter than [`frame_len`](Self::frame_len).
     pub fn copy_to(&self, out: &mut [u8]) -> usize {
-        let link = self.link_header();
-        let (front, rest) = out.split_at_mut(link.len());
-        front.copy_from_slice(link);
-        let (covered, rest) = rest.split_at_mut(self.covered.len());
-        self.covered.copy_to(covered);
-        rest[..icrc::LEN].copy_from_slice(&self.icrc.to_le_bytes());
-        self.frame_len()
-    }
-
-    /// What is in front of the IP header.
-    fn link_header(&self) -> &'a [u8] {
-        let ip = match self.ip {
-            IpBytes::V4(_) => Ipv4Header::LEN,
-            IpBytes::V6(_) => Ipv6Header::LEN,
-        };
-        let behind = ip + TRANSPORT + self.info.headers_len;
-        &self.headers[..self.headers.len() - behind]
+        let icrc = self.icrc.to_le_bytes();
+        let tag = self.vlan.map_or(&[][..], |tag| tag);
+        let [first, second] = self.covered.slices();
+        let mut at = 0;
+        for part in [&self.ethernet[..], tag, first, second, &icrc] {
+            out[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        at
     }
 }
 
@@ -215,7 +210,7 @@ pub(super) fn parse_any<'a>(
         return Err(ParseError::Truncated { what: info.name, need: fixed, have: transport_len });
     };
     let at = at + Bth::LEN;
-    headers(frame, at, info.name, info.headers_len)?;
+    let ext = headers(frame, at, info.name, info.headers_len)?;
 
     let pad_len = usize::from(bth.pad);
     let Some(payload_len) = padded_len.checked_sub(pad_len) else {
@@ -226,9 +221,11 @@ pub(super) fn parse_any<'a>(
     let icrc_at = lower.end - icrc::LEN;
     let icrc = frame.range(icrc_at, lower.end);
     let packet = PacketView {
-        headers: &first[..payload_at],
+        ethernet: lower.ethernet,
+        vlan: lower.vlan,
         ip: lower.ip,
         transport: header(frame, lower.transport_at - UdpHeader::LEN, "BTH")?,
+        ext,
         info,
         payload: frame.range(payload_at, pad_at),
         covered: frame.range(lower.ip_at, icrc_at),
@@ -239,6 +236,8 @@ pub(super) fn parse_any<'a>(
 
 /// The layers below the transport.
 struct Lower<'a> {
+    ethernet: &'a [u8; EthernetHeader::LEN],
+    vlan: Option<&'a [u8; VlanTag::LEN]>,
     ip: IpBytes<'a>,
     ip_at: usize,
     transport_at: usize,
@@ -249,13 +248,14 @@ struct Lower<'a> {
 impl<'a> Lower<'a> {
     #[inline]
     fn parse(frame: Payload<'a>) -> Result<Self, ParseError> {
-        let ethernet = header::<{ EthernetHeader::LEN }>(frame, 0, "Ethernet header")?;
-        let ethernet = EthernetHeader::parse(ethernet)?;
-        let (ethertype, ip_at) = if ethernet.ethertype == ETHERTYPE_VLAN {
-            let bytes = header::<{ VlanTag::LEN }>(frame, EthernetHeader::LEN, "802.1Q tag")?;
-            (u16::from_be_bytes([bytes[2], bytes[3]]), EthernetHeader::LEN + VlanTag::LEN)
-        } else {
-            (ethernet.ethertype, EthernetHeader::LEN)
+        let ethernet = header(frame, 0, "Ethernet header")?;
+        let (vlan, ethertype, ip_at) = match EthernetHeader::from_bytes(ethernet).ethertype {
+            ETHERTYPE_VLAN => {
+                let tag: &[u8; VlanTag::LEN] = header(frame, EthernetHeader::LEN, "802.1Q tag")?;
+                let inner = u16::from_be_bytes([tag[2], tag[3]]);
+                (Some(tag), inner, EthernetHeader::LEN + VlanTag::LEN)
+            }
+            other => (None, other, EthernetHeader::LEN),
         };
         let (ip, header_len, stated) = match ethertype {
             ETHERTYPE_IPV4 => {
@@ -283,7 +283,7 @@ impl<'a> Lower<'a> {
         if stated != have {
             return Err(ParseError::UdpLength { stated, have });
         }
-        Ok(Self { ip, ip_at, transport_at: udp_at + UdpHeader::LEN, end })
+        Ok(Self { ethernet, vlan, ip, ip_at, transport_at: udp_at + UdpHeader::LEN, end })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The checks of the expected request packet, in the order of the specification.
 
-use feroce_wire::{Feth, Operation, PacketView, PlacementType, Position, Selectivity};
+use feroce_wire::{Feth, Operation, PacketView, PlacementType, Position, Reth, Selectivity};
 
 use super::nak_reason::NakReason;
 use super::{Inbound, Responder};
@@ -69,6 +69,7 @@ impl Responder {
     pub(super) fn check_length(
         &self,
         packet: &PacketView<'_>,
+        reth: Option<Reth>,
         mtu: usize,
     ) -> Result<(), NakReason> {
         let len = packet.payload.len();
@@ -77,23 +78,23 @@ impl Responder {
             return Err(NakReason::INVALID);
         }
         let len = len as u64;
-        let announced = || packet.ext().reth().map(|reth| u64::from(reth.dma_len));
+        let announced = reth.map(|reth| u64::from(reth.dma_len));
         let is_valid = match packet.info.operation {
             Operation::Send => match self.inbound {
                 Inbound::Send { offset } => offset + len <= MAX_MESSAGE,
                 _ => true,
             },
             Operation::Write => match (packet.info.position, self.inbound) {
-                (Position::Only, _) => announced() == Some(len),
+                (Position::Only, _) => announced == Some(len),
                 (Position::First, _) => {
-                    announced().is_some_and(|total| total > len && total <= MAX_MESSAGE)
+                    announced.is_some_and(|total| total > len && total <= MAX_MESSAGE)
                 }
                 (Position::Middle, Inbound::Write { left, .. }) => u64::from(left) > len,
                 (Position::Last, Inbound::Write { left, .. }) => u64::from(left) == len,
                 _ => true,
             },
-            Operation::AtomicWrite => announced() == Some(len),
-            Operation::ReadRequest => announced().is_some_and(|total| total <= MAX_MESSAGE),
+            Operation::AtomicWrite => announced == Some(len),
+            Operation::ReadRequest => announced.is_some_and(|total| total <= MAX_MESSAGE),
             _ => true,
         };
         if is_valid { Ok(()) } else { Err(NakReason::INVALID) }
