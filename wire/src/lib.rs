@@ -31,8 +31,9 @@
 //! # Receiving and sending
 //!
 //! [`Packet::parse`] reads a received frame, in one or two slices; [`Packet::icrc_valid`] checks
-//! its ICRC. [`PacketView`] is the same for an engine, which uses few of the fields. To send, write the transport headers with [`write_transport`] behind the space for the
-//! lower headers, then the payload, and let [`FlowHeader::seal`] add everything around it.
+//! its ICRC. [`PacketView`] is the same for an engine, which uses few of the fields. To send, write
+//! the transport headers with [`write_transport`] behind the space for the lower headers, then the
+//! payload, and let [`FlowHeader::seal`] add everything around it.
 //!
 //! # Panic contract
 //!

@@ -26,8 +26,8 @@ pub(super) struct Tables<'a> {
     groups: &'a Groups,
     pub congestion: &'a mut Option<Box<CoreCongestion>>,
     pub pfc: &'a mut Option<Box<CorePfc>>,
-    /// The QP and its slot that received the last packets and is not rescheduled yet. Packets often arrive in
-    /// runs for one QP, which is rescheduled once per run.
+    /// The QP that received the last packets and is not rescheduled yet, and its slot. Packets
+    /// often arrive in runs for one QP, which is rescheduled once per run.
     received: Option<(Qpn, u32)>,
     /// For all packets of the burst.
     env: Env<'a>,

@@ -3,6 +3,8 @@
 //! super-frame, which the kernel or the NIC splits again. The core writes and seals each packet as
 //! if it were sent alone.
 
+use feroce_wire::{Audience, FlowHeader};
+
 /// Maximum number of packets that a core sends in one turn, so that receiving is never delayed for
 /// long. With this number, the last super-frame of a turn can be full: a super-frame has 15 packets
 /// at a path MTU of 4096, 31 at 2048, and about 60 at smaller path MTUs.
@@ -14,6 +16,27 @@ const TRANSMIT_QUANTUM: usize = 16;
 /// Bytes after which a QP with super-frames lets the next QP send, if another QP waits. The limit
 /// is in bytes, because a super-frame holds more short packets than long ones.
 const SUPER_FRAME_QUANTUM: usize = 60 << 10;
+
+/// Where a packet goes. The packets of a connected QP go the same way in a quantum.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Path {
+    /// Bytes in front of the BTH.
+    pub start: usize,
+    pub is_loopback: bool,
+    pub is_group: bool,
+    pub super_frames: bool,
+}
+
+impl Path {
+    pub(super) fn of(flow: &FlowHeader) -> Self {
+        Self {
+            start: flow.len(),
+            is_loopback: flow.audience() == Audience::Own,
+            is_group: flow.audience() == Audience::Group,
+            super_frames: flow.spec().super_frames,
+        }
+    }
+}
 
 /// The part of a QP's quantum that the QP has used.
 #[derive(Debug)]
@@ -40,20 +63,24 @@ impl Quantum {
         self.packets
     }
 
-    /// Returns true if the next packet, of a flow with `super_frames` and with IPv4 identification `ip_id`, may join
-    /// the super-frame of the packet before it. The core's identifications skip 0; those
-    /// that the kernel or NIC writes when it splits a super-frame do not.
+    /// Returns true if the next packet, of a flow with or without `super_frames` and with IPv4
+    /// identification `ip_id`, may join the super-frame of the packet before it. The core's
+    /// identifications skip 0; those that the kernel or NIC writes when it splits a super-frame do
+    /// not.
     #[inline]
     pub(super) fn joins_previous(&self, super_frames: bool, ip_id: u16) -> bool {
         super_frames && self.packets > 0 && ip_id != 1
     }
 
-    /// Counts a packet of a flow with or without `super_frames` that has `bytes`. Returns true if the quantum is used up.
+    /// Counts a packet along `path`: `bytes` of its frame, `transport_bytes` of them from the BTH
+    /// to the ICRC. Returns true if the quantum is used up.
     #[inline]
-    pub(super) fn count(&mut self, super_frames: bool, bytes: usize) -> bool {
+    pub(super) fn count(&mut self, path: Path, bytes: usize, transport_bytes: usize) -> bool {
         self.packets += 1;
         self.bytes += bytes;
-        match super_frames {
+        self.transport_bytes += transport_bytes;
+        self.looped += usize::from(path.is_loopback);
+        match path.super_frames {
             true => self.bytes >= SUPER_FRAME_QUANTUM && !self.is_alone,
             false => self.packets >= TRANSMIT_QUANTUM,
         }

@@ -1,7 +1,7 @@
 //! Frames out: QPs with something to send are served round-robin, one quantum each. A QP that
 //! acknowledges a message that woke a program is served next.
 
-use feroce_wire::{Audience, FlowHeader, icrc};
+use feroce_wire::{FlowHeader, icrc};
 
 use super::Core;
 use super::congestion::hold_back;
@@ -9,7 +9,7 @@ use super::loopback::Loopback;
 use super::multicast::Groups;
 use super::shared::CoreShared;
 use super::slot::Slot;
-use super::super_frame::{Quantum, TRANSMIT_BURST};
+use super::super_frame::{Path, Quantum, TRANSMIT_BURST};
 use crate::congestion::Sent;
 use crate::counters::Counter;
 use crate::pfc::{CorePfc, PauseGate};
@@ -160,10 +160,7 @@ impl Core {
                 path = Path::of(flow);
             }
             let Path { start, is_loopback, super_frames, .. } = path;
-            let gate = match pfc {
-                Some(pfc) if !is_loopback => gate(pfc, slot, place),
-                _ => PauseGate::Pass,
-            };
+            let gate = gate(pfc, is_loopback, slot, place);
             if gate == PauseGate::HoldAll {
                 place.qp.execute_local_requests(&mut env);
                 break false;
@@ -194,15 +191,9 @@ impl Core {
             if path.is_group {
                 copy_to_members(&mut **port, len, flow, groups, loopback, shared);
             }
-            let priority = priority_of(&packet);
-            match is_loopback {
-                true => loopback.commit(len, priority),
-                false => commit(&mut **port, len, priority, joins_previous),
-            }
+            commit(&mut **port, loopback, is_loopback, (len, priority_of(&packet), joins_previous));
             *room -= usize::from(!is_loopback);
-            quantum.looped += usize::from(is_loopback);
-            quantum.transport_bytes += packet.len + icrc::LEN;
-            let ends = quantum.count(super_frames, len);
+            let ends = quantum.count(path, len, packet.len + icrc::LEN);
             place.on_sent(&packet.sent, len, is_loopback, &mut schedule.peers, now);
             if ends {
                 break true;
@@ -234,41 +225,31 @@ impl Core {
     }
 }
 
-/// Where a packet goes. The packets of a connected QP go the same way in a quantum.
-#[derive(Debug, Default, Clone, Copy)]
-struct Path {
-    /// Bytes in front of the BTH.
-    start: usize,
-    is_loopback: bool,
-    is_group: bool,
-    super_frames: bool,
-}
-
-impl Path {
-    fn of(flow: &FlowHeader) -> Self {
-        Self {
-            start: flow.len(),
-            is_loopback: flow.audience() == Audience::Own,
-            is_group: flow.audience() == Audience::Group,
-            super_frames: flow.spec().super_frames,
-        }
-    }
-}
-
 /// The gate for the next packet of the QP in `place`, whose headers are known.
-#[inline(never)]
-fn gate(pfc: &mut CorePfc, slot: u32, place: &mut Slot) -> PauseGate {
-    match place.qp.flow() {
-        Some(flow) => pfc.gate(flow.spec(), slot, &mut place.is_held),
-        None => PauseGate::Pass,
-    }
+#[inline]
+fn gate(
+    pfc: &mut Option<Box<CorePfc>>,
+    is_loopback: bool,
+    slot: u32,
+    place: &mut Slot,
+) -> PauseGate {
+    let Some(pfc) = pfc.as_mut().filter(|_| !is_loopback) else { return PauseGate::Pass };
+    let Some(flow) = place.qp.flow() else { return PauseGate::Pass };
+    pfc.gate(flow.spec(), slot, &mut place.is_held)
 }
 
+/// Commits the frame in the slot that the port or `loopback` returned last.
 #[inline]
-fn commit(port: &mut dyn Port, len: usize, priority: Priority, joins_previous: bool) {
-    match joins_previous {
-        true => port.tx_commit_next(len, priority),
-        false => port.tx_commit(len, priority),
+fn commit(
+    port: &mut dyn Port,
+    loopback: &mut Loopback,
+    is_loopback: bool,
+    (len, priority, joins_previous): (usize, Priority, bool),
+) {
+    match (is_loopback, joins_previous) {
+        (true, _) => loopback.commit(len, priority),
+        (false, true) => port.tx_commit_next(len, priority),
+        (false, false) => port.tx_commit(len, priority),
     }
 }
 

@@ -323,7 +323,7 @@ pub struct FrameConsumer {
     /// Headers of the current burst. They are read once, so that no length changes after its check:
     /// a length is at most that of a slot.
     headers: [SlotHeader; RX_BURST],
-    /// Length in bytes of all frames of the current burst.
+    /// Bytes of all frames of the current burst.
     bytes: u64,
 }
 
@@ -340,10 +340,8 @@ impl FrameConsumer {
         if self.waiting() == 0 {
             self.refresh();
         }
-        self.burst = self.waiting().min(BURST);
-        self.bytes = 0;
-        #[allow(clippy::cast_possible_truncation)] // At most SLOT_BYTES_MAX.
-        let slot_bytes = self.ring.shape.slot_bytes as u32;
+        (self.burst, self.bytes) = (self.waiting().min(BURST), 0);
+        let slot_bytes = u32::try_from(self.ring.shape.slot_bytes).expect("at most 2^20");
         for index in 0..self.burst {
             let header = self.ring.header(self.head.wrapping_add(index));
             self.ring.handover.read(self.head.wrapping_add(index));

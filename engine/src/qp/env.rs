@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use feroce_wire::{Psn, Qpn};
 
-use super::run::Run;
 use crate::congestion::Sent;
 use crate::counters::{Counter, Counters};
-use crate::memory::Memory;
+use crate::memory::{Memory, Source};
 use crate::time::Instant;
 use crate::verbs::{
     AsyncEvent, Completion, CompletionOpcode, CqRing, EventQueue, Extra, SrqRing, Status,
@@ -29,6 +28,18 @@ pub struct Waits {
     pub requests: bool,
     /// Response packets of READs and atomics.
     pub responses: bool,
+}
+
+/// The packets that may follow without a look at the requester's limits (`run`).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run<'a> {
+    pub left: u32,
+    /// The data of the next request, unless they are inline.
+    pub source: Source<'a>,
+}
+
+impl Run<'_> {
+    pub const NONE: Self = Self { left: 0, source: Source::EMPTY };
 }
 
 /// The data that a QP needs from its core for one call, and the results for the core.

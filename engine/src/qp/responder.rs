@@ -351,10 +351,7 @@ impl Responder {
         // so that nothing is stored of a message that exceeds the region. The last packet is the
         // rest itself, which `store` checks.
         let need = Access::REMOTE_WRITE;
-        let denied = |_| NakReason::Fatal {
-            code: NakCode::RemoteAccess,
-            receive: packet.ext().imm().map(|_| Status::LocalAccess),
-        };
+        let denied = |_| NakReason::write_denied(packet);
         let (memory, scope) = (env.memory, conn.peer_scope());
         if left > len {
             memory.check(rkey, scope, need, Some((va, u64::from(left)))).map_err(denied)?;

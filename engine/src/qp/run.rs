@@ -15,7 +15,7 @@
 use feroce_wire::Opcode;
 
 use super::connection::Connection;
-use super::env::Env;
+use super::env::{Env, Run};
 use super::request_headers::fill_inline;
 use super::requester::{Outgoing, PSN_SPAN, Requester, SSN_MASK};
 use super::segment;
@@ -23,18 +23,6 @@ use crate::congestion::SentRequest;
 use crate::memory::work_ring::Posted;
 use crate::memory::{Access, Memory, Source};
 use crate::verbs::{SendFlags, SendOp, SendWqe, Service};
-
-/// The packets that may follow without a look at the limits.
-#[derive(Debug, Clone, Copy)]
-pub struct Run<'a> {
-    left: u32,
-    /// The data of the next request, unless they are inline.
-    source: Source<'a>,
-}
-
-impl Run<'_> {
-    pub(super) const NONE: Self = Self { left: 0, source: Source::EMPTY };
-}
 
 /// The data of a plain request: a SEND or WRITE of one packet that waits for nothing, with one
 /// entry of accessible memory or inline data. `None`: it is not plain.

@@ -85,7 +85,7 @@ impl AttachedCounters {
 
     /// Returns true if a counter is attached.
     #[inline]
-    pub fn is_attached(&self) -> bool {
+    pub(crate) fn is_attached(&self) -> bool {
         self.0.is_some()
     }
 

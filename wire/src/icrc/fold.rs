@@ -30,8 +30,8 @@ const K5: i64 = 0x1_63cd_6124;
 const P_X: i64 = 0x1_db71_0641;
 const U_PRIME: i64 = 0x1_f701_1641;
 
-/// The ICRC of the IPv4 packet whose bytes from the IP header to the last pad byte are `covered`, at
-/// least the headers. `None`: the CPU lacks the instruction.
+/// The ICRC of the IPv4 packet whose bytes from the IP header to the last pad byte are `covered`,
+/// at least the headers. `None`: the CPU lacks the instruction.
 #[inline(always)] // Two tests and a call.
 pub(super) fn icrc_v4(covered: &[u8]) -> Option<u32> {
     // One look where two would be needed.

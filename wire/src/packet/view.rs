@@ -2,7 +2,6 @@
 
 use core::fmt;
 
-use super::plain;
 use super::{IpHeader, PROTOCOL_UDP, few};
 use crate::{
     Bth, EthernetHeader, ExtView, IcrcError, Ipv4Header, Ipv6Header, OpcodeInfo, ParseError,
@@ -44,37 +43,6 @@ pub struct PacketView<'a> {
 }
 
 impl<'a> PacketView<'a> {
-    /// Parses a frame of the most frequent kind: untagged, IPv4 without options, the packet in
-    /// `frame`. `None`: another frame, or one with an error, for [`parse`](Self::parse).
-    #[inline(always)] // The parts are written where the caller wants them.
-    #[must_use]
-    pub fn parse_plain(frame: &'a [u8]) -> Option<Self> {
-        plain::find(frame).map(|(packet, _)| packet)
-    }
-
-    /// Parses a frame; see [`Packet::parse`](super::Packet::parse).
-    ///
-    /// # Errors
-    /// The [`ParseError`] of the first field at fault.
-    #[inline]
-    pub fn parse(first: &'a [u8], second: &'a [u8]) -> Result<Self, ParseError> {
-        match plain::find(first) {
-            Some((packet, _)) => Ok(packet),
-            None => parse_any(first, second).map(|(packet, _)| packet),
-        }
-    }
-
-    /// [`parse`](Self::parse), with the bytes after the IP packet.
-    pub(super) fn parse_whole(
-        first: &'a [u8],
-        second: &'a [u8],
-    ) -> Result<(Self, Payload<'a>), ParseError> {
-        match plain::find(first) {
-            Some((packet, trailer)) => Ok((packet, Payload { first: trailer, second })),
-            None => parse_any(first, second),
-        }
-    }
-
     /// The Ethernet header; its EtherType is that of the tag in a tagged frame.
     #[inline(always)] // As `Bth::from`.
     #[must_use]

@@ -1,6 +1,6 @@
 //! Why the responder does not execute the expected packet.
 
-use feroce_wire::NakCode;
+use feroce_wire::{NakCode, PacketView};
 
 use crate::memory::AccessError;
 use crate::verbs::Status;
@@ -26,6 +26,13 @@ impl NakReason {
     pub const INVALID: Self = Self::Fatal { code: NakCode::InvalidRequest, receive: None };
     /// Remote access error.
     pub const ACCESS: Self = Self::Fatal { code: NakCode::RemoteAccess, receive: None };
+
+    /// The memory of the WRITE `packet` cannot be accessed. The receive that its immediate data
+    /// would consume fails, too.
+    pub fn write_denied(packet: &PacketView<'_>) -> Self {
+        let receive = packet.ext().imm().map(|_| Status::LocalAccess);
+        Self::Fatal { code: NakCode::RemoteAccess, receive }
+    }
 }
 
 /// Why a SEND WITH INVALIDATE may not invalidate its key does not matter. The status is that of
