@@ -430,16 +430,16 @@ impl Bench {
 
     fn instructions(&mut self, release: &Path) -> Result {
         const SENDS: &[(&str, f64, &str)] = &[
-            ("requester", 1450.0, "64 B SEND, requester"),
-            ("responder", 1450.0, "64 B SEND, responder"),
+            ("requester", 1050.0, "64 B SEND, requester"),
+            ("responder", 1150.0, "64 B SEND, responder"),
         ];
         const WRITES: &[(&str, f64, &str)] = &[
-            ("requester", 1450.0, "64 B WRITE, requester"),
-            ("responder", 1250.0, "64 B WRITE, responder"),
+            ("requester", 1005.0, "64 B WRITE, requester"),
+            ("responder", 895.0, "64 B WRITE, responder"),
         ];
         const MANY: &[(&str, f64, &str)] = &[
-            ("requester", 1500.0, "64 B SEND, 10000 QPs, requester"),
-            ("responder", 1500.0, "64 B SEND, 10000 QPs, responder"),
+            ("requester", 1312.0, "64 B SEND, 10000 QPs, requester"),
+            ("responder", 1437.0, "64 B SEND, 10000 QPs, responder"),
         ];
         const PACED: &[(&str, f64, &str)] = &[
             ("unlimited", 150.0, "paced packet, no CNP yet"),
