@@ -19,6 +19,7 @@ use super::env::{Env, Run};
 use super::request_headers::fill_inline;
 use super::requester::{Outgoing, PSN_SPAN, Requester, SSN_MASK};
 use super::segment;
+use super::state::QpState;
 use crate::congestion::SentRequest;
 use crate::memory::work_ring::Posted;
 use crate::memory::{Access, Memory, Source};
@@ -56,7 +57,9 @@ impl Requester {
         let follows = self.validated == Some(self.cursor_wqe)
             && self.cursor_wqe == self.fresh_wqe
             && self.cursor_psn == self.sent_end;
-        if !follows || self.board.is_some() || conn.service != Service::Rc {
+        // In SQD, no new request is started.
+        let may_start = conn.state == QpState::Rts && conn.service == Service::Rc;
+        if !follows || !may_start || self.board.is_some() {
             return Run::NONE;
         }
         let next = self.sq.posted(self.cursor_wqe);
