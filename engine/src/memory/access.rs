@@ -9,7 +9,8 @@
 //! * **RDMA atomics are CPU atomics**, so they are atomic with respect to the program's own
 //!   atomics. Exception: in on-demand regions they are atomic only with respect to each other.
 //! * **No byte is accessed without a check** of key, protection domain, rights and bounds, in every
-//!   packet: deregistering a region in the middle of a message stops the message.
+//!   packet: deregistering a region in the middle of a message stops the message. A request in a
+//!   run (`qp/run.rs`) is checked one packet earlier in the same turn ([`Source`]).
 //!
 //! The program's threads may race with these accesses, as they may with a NIC's DMA. Bytes that
 //! race have unspecified values; a race never causes a memory error. The accesses of the engine to

@@ -60,7 +60,7 @@ pub(super) unsafe fn load(from: *const u8, to: &mut [u8]) {
         unsafe { load_each(from.cast(), words) };
         return;
     }
-    // SAFETY: as here.
+    // SAFETY: the caller's contract is that of `load_any`.
     unsafe { load_any(from, to) };
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A core keeps a copy of the fields of its slot. The copy is used only while the state of the slot
 //! (key, validity and generation) is the one that the copy was made at, because the fields have not
-//! changed then. So every access still checks that the key is valid at that time.
+//! changed then. So every check still finds out whether the key is valid at that time.
 
 use std::cell::Cell;
 use std::ops::Deref;

@@ -395,8 +395,8 @@ impl SendSide<'_, '_> {
         self.restart_ack_timer();
     }
 
-    /// Frees the oldest requests that end before `to` and whose completion nobody sees, up to the
-    /// cursor.
+    /// Frees the oldest requests that end at `to` or before and whose completion nobody sees, up to
+    /// the cursor.
     #[inline]
     fn retire_unsignaled(&mut self, to: Psn) {
         let Requester { sq, splitter, cursor_wqe, .. } = &mut *self.requester;
@@ -411,7 +411,9 @@ impl SendSide<'_, '_> {
         {
             index = index.wrapping_add(1);
         }
-        sq.retire_to(index);
+        if index != sq.head() {
+            sq.retire_to(index); // The producer polls the line that this writes.
+        }
     }
 
     fn restart_ack_timer(&mut self) {

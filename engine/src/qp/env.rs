@@ -116,6 +116,7 @@ impl<'a> Env<'a> {
     #[inline]
     pub(crate) fn start_packet(&mut self) {
         debug_assert!(self.fatal_event.is_none() && self.lacking_responses == 0);
+        debug_assert_eq!(self.run.left, 0, "a run does not outlive its quantum");
         (self.acked, self.lost_responses, self.to_sleeper) = (None, false, false);
     }
 

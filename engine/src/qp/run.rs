@@ -10,7 +10,8 @@
 //! not accessible.
 //!
 //! The key of each request is looked up once, when the packet before it is written: whether that
-//! packet requests an acknowledgement depends on it.
+//! packet requests an acknowledgement depends on it. If the region is deregistered between the two
+//! packets, the request is sent all the same: its memory stays mapped until the turn ends.
 
 use feroce_wire::Opcode;
 
