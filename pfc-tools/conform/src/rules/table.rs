@@ -48,23 +48,23 @@ rules! {
         at("wire/src/packet.rs", "verify_icrc"), mutation("an ICRC that is wrong");
     Checksum "PKT-IPV4-CHECKSUM" Error Sender None,
         "The checksum of the IPv4 header is right.",
-        at("wire/src/packet.rs", "IpChecksum"), mutation("a header checksum that is wrong");
+        at("wire/src/packet/view.rs", "IpChecksum"), mutation("a header checksum that is wrong");
     Length "PKT-LENGTH" Error Sender None,
         "The lengths in the IP and UDP headers are those of the packet, and its headers fit into \
          it.",
-        at("wire/src/packet.rs", "UdpLength"), mutation("a UDP length that is wrong");
+        at("wire/src/packet/view.rs", "UdpLength"), mutation("a UDP length that is wrong");
     Fragment "PKT-FRAGMENT" Error Fabric None,
         "A RoCE packet is never fragmented.",
-        at("wire/src/packet.rs", "Fragment"), mutation("a fragment");
+        at("wire/src/packet/view.rs", "Fragment"), mutation("a fragment");
     Version "PKT-VERSION" Error Sender None,
         "The version of the transport header is 0.",
-        at("wire/src/packet.rs", "BthVersion"), mutation("transport version 1");
+        at("wire/src/packet/view.rs", "BthVersion"), mutation("transport version 1");
     Opcode "PKT-OPCODE" Error Sender None,
         "The opcode is one that is defined for RoCE.",
         at("wire/src/opcode.rs", "BY_OPCODE"), mutation("an undefined opcode");
     Pad "PKT-PAD" Error Sender None,
         "The pad extends the payload to a multiple of four bytes and is at most three bytes long.",
-        at("wire/src/packet.rs", "Pad"), mutation("payload that is not padded");
+        at("wire/src/packet/view.rs", "Pad"), mutation("payload that is not padded");
     Reserved "PKT-RESERVED" Error Sender Some("C9-6"),
         "Reserved bits of the transport header are sent as 0.",
         at("wire/src/bth.rs", "reserved7"),
