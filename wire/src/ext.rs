@@ -46,9 +46,12 @@ macro_rules! extended_headers {
                 Ok(ext)
             }
 
+            /// Number of headers.
+            pub(crate) const COUNT: usize = [$(Headers::$flag),*].len();
+
             /// Where each header of the set `headers` begins, by the number of its flag.
-            pub(crate) const fn offsets(headers: Headers) -> [u8; Headers::COUNT] {
-                let mut offsets = [0; Headers::COUNT];
+            pub(crate) const fn offsets(headers: Headers) -> [u8; Self::COUNT] {
+                let mut offsets = [0; Self::COUNT];
                 let mut at = 0;
                 $(if headers.contains(Headers::$flag) {
                     offsets[Headers::$flag.index()] = at;

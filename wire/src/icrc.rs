@@ -135,8 +135,8 @@ pub fn sums(covered: Payload<'_>) -> Sums {
 }
 
 /// The ICRC of the packet from `ip_at` on to the end of `frame`, whose bytes are the same
-/// afterwards. For frames that this host writes: the packet and the prefix are in one piece while
-/// the bytes that count as ones are replaced.
+/// afterwards. For frames that this host writes: of a packet that is not short, the bytes that
+/// count as ones are replaced meanwhile, so that it and the prefix are in one piece.
 ///
 /// # Panics
 /// If the headers are not all in the frame, or fewer than [`PREFIX`] bytes are in front of them.
@@ -382,6 +382,11 @@ mod tests {
                 let before = frame.clone();
                 assert_eq!(icrc_in_place(&mut frame, PREFIX), expected, "{first:#x} {len}");
                 assert_eq!(frame, before);
+                let replaced = match first {
+                    0x45 => hash_in_place(&mut frame, &ONES_V4),
+                    _ => hash_in_place(&mut frame, &ONES_V6),
+                };
+                assert_eq!((replaced, frame), (expected, before), "{first:#x} {len}");
             }
         }
     }

@@ -178,9 +178,6 @@ impl Headers {
     /// [`Feth`](crate::Feth).
     pub const FETH: Self = Self(1 << 8);
 
-    /// Number of flags.
-    pub(crate) const COUNT: usize = 9;
-
     /// The number of the flag of a set of one header.
     pub(crate) const fn index(self) -> usize {
         self.0.trailing_zeros() as usize
@@ -221,7 +218,7 @@ pub struct OpcodeInfo {
     /// Rule for the payload length.
     pub payload: PayloadRule,
     /// Where each extended header begins.
-    pub(crate) offsets: [u8; Headers::COUNT],
+    pub(crate) offsets: [u8; ExtHeaders::COUNT],
     is_request: bool,
     is_response: bool,
 }

@@ -255,30 +255,34 @@ impl<'a> Packet<'a> {
 
 impl<'a> PacketView<'a> {
     /// Parses a frame of the most frequent kind: untagged, IPv4 without options, the packet in
-    /// `frame`. `None`: another frame, or one with an error, for [`parse`](Self::parse).
+    /// `frame`. `None`: another frame, or one with an error, for [`parse_any`](Self::parse_any).
     #[inline(always)] // The parts are written where the caller wants them.
     #[must_use]
     pub fn parse_plain(frame: &'a [u8]) -> Option<Self> {
         plain::find(frame).map(|(packet, _)| packet)
     }
 
+    /// As [`parse`](Self::parse), without looking for the most frequent kind first.
+    ///
+    /// # Errors
+    /// The [`ParseError`] of the first field at fault.
+    pub fn parse_any(first: &'a [u8], second: &'a [u8]) -> Result<Self, ParseError> {
+        view::find(first, second).map(|(packet, _)| packet)
+    }
+
     /// Parses a frame; see [`Packet::parse`].
     ///
     /// # Errors
     /// The [`ParseError`] of the first field at fault.
-    #[inline]
     pub fn parse(first: &'a [u8], second: &'a [u8]) -> Result<Self, ParseError> {
-        match plain::find(first) {
-            Some((packet, _)) => Ok(packet),
-            None => view::parse_any(first, second).map(|(packet, _)| packet),
-        }
+        Self::parse_whole(first, second).map(|(packet, _)| packet)
     }
 
     /// [`parse`](Self::parse), with the bytes after the IP packet.
     fn parse_whole(first: &'a [u8], second: &'a [u8]) -> Result<(Self, Payload<'a>), ParseError> {
         match plain::find(first) {
             Some((packet, trailer)) => Ok((packet, Payload { first: trailer, second })),
-            None => view::parse_any(first, second),
+            None => view::find(first, second),
         }
     }
 }

@@ -66,7 +66,7 @@ impl Tables<'_> {
         outboxes: &mut [Option<FrameProducer>],
         now: Instant,
     ) {
-        match PacketView::parse(frame.first, frame.second) {
+        match PacketView::parse_any(frame.first, frame.second) {
             Ok(packet) => self.receive_packet(&packet, frame, is_loopback, outboxes, now),
             Err(_) => self.receive_non_roce(frame, outboxes, now),
         }

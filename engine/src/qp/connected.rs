@@ -9,7 +9,7 @@ use feroce_wire::{FlowHeader, IpAddresses, IpHeader, NakCode, PacketView, Pkey, 
 
 use super::attributes::QpAttributes;
 use super::completer::{self, Completer, Failed, SendSide};
-use super::connection::Connection;
+use super::connection::{Connection, MAX_HEADERS};
 use super::env::{Env, Transmit};
 use super::habit::{Habit, Origin};
 use super::receive::ReceiveQueue;
@@ -49,9 +49,6 @@ pub struct QpParts {
     /// Memory for packets ahead of the expected one; `None`: no selective repeat.
     pub ahead: Option<Arc<AheadPool>>,
 }
-
-/// Upper limit in bytes of BTH, extended headers, pad and ICRC of a packet.
-const MAX_HEADERS: usize = 64;
 
 /// How far behind the expected PSN a repeated request may begin: some hundred packets of requests,
 /// or some thousand of the responses to a READ.

@@ -8,6 +8,9 @@ use super::state::QpState;
 use crate::memory::{Access, PdId, Scope};
 use crate::verbs::{AttachedCounters, CqRing, Service};
 
+/// Upper limit in bytes of BTH, extended headers, pad and ICRC of a packet.
+pub const MAX_HEADERS: usize = 64;
+
 /// What requester, completer and responder of a QP share.
 #[derive(Debug)]
 pub struct Connection {

@@ -1,6 +1,6 @@
 //! The ICRC of a short IPv4 packet by carry-less multiplication, for which x86-64 has an
 //! instruction. The headers are masked in registers on their way into the sum: no copy of them is
-//! written and read back, and the sum is one function without loops over its length but one.
+//! written and read back.
 //!
 //! The method is that of "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
 //! Instruction" (Gopal et al., Intel, 2009), for bit-reflected data; the names of the constants are
@@ -40,11 +40,11 @@ pub(super) fn icrc_v4(covered: &[u8]) -> Option<u32> {
     });
     // SAFETY: the CPU has the instructions. The function has no other condition.
     #[allow(unsafe_code)]
-    IS_ABLE.then(|| unsafe { fold(covered) })
+    IS_ABLE.then(|| unsafe { sum(covered) })
 }
 
 #[target_feature(enable = "pclmulqdq,ssse3")]
-fn fold(covered: &[u8]) -> u32 {
+fn sum(covered: &[u8]) -> u32 {
     let (head, rest) = covered.split_first_chunk::<{ V4_HEAD - PREFIX }>().expect("the headers");
     let keys = _mm_set_epi64x(K4, K3);
     let (ones, _) = ONES_V4.as_chunks::<BLOCK>();
@@ -56,11 +56,11 @@ fn fold(covered: &[u8]) -> u32 {
     let mut sum = _mm_or_si128(first, _mm_set_epi64x(i64::from_le_bytes(at_ip), 0));
     for at in 1..HEAD_BLOCKS {
         let block = head[(at - 1) * BLOCK..].first_chunk().expect("inside the headers");
-        sum = moved(sum, _mm_or_si128(load(block), load(&ones[at])), keys);
+        sum = fold(sum, _mm_or_si128(load(block), load(&ones[at])), keys);
     }
     let (blocks, tail) = rest.as_chunks::<BLOCK>();
     for block in blocks {
-        sum = moved(sum, load(block), keys);
+        sum = fold(sum, load(block), keys);
     }
     if !tail.is_empty() {
         let last = covered.last_chunk().expect("40 bytes or more");
@@ -69,9 +69,9 @@ fn fold(covered: &[u8]) -> u32 {
     !reduced(sum, keys)
 }
 
-/// `sum` moved over one block, and that block added.
+/// Moves `sum` over one block, and adds that block.
 #[target_feature(enable = "pclmulqdq")]
-fn moved(sum: __m128i, block: __m128i, keys: __m128i) -> __m128i {
+fn fold(sum: __m128i, block: __m128i, keys: __m128i) -> __m128i {
     let low = _mm_clmulepi64_si128::<0x00>(sum, keys);
     let high = _mm_clmulepi64_si128::<0x11>(sum, keys);
     _mm_xor_si128(_mm_xor_si128(low, high), block)
@@ -97,7 +97,7 @@ fn with_tail(sum: __m128i, last: __m128i, len: usize, keys: __m128i) -> __m128i 
     let front = _mm_shuffle_epi8(sum, window(len));
     let back = _mm_shuffle_epi8(sum, window(BLOCK + len));
     let mask = load(TAIL.as_flattened()[len..].first_chunk().expect("less than a block"));
-    moved(front, _mm_or_si128(back, _mm_and_si128(last, mask)), keys)
+    fold(front, _mm_or_si128(back, _mm_and_si128(last, mask)), keys)
 }
 
 /// The remainder of 128 bits: to 96, to 64, and Barrett's reduction to 32.
@@ -105,8 +105,8 @@ fn with_tail(sum: __m128i, last: __m128i, len: usize, keys: __m128i) -> __m128i 
 fn reduced(sum: __m128i, keys: __m128i) -> u32 {
     let low = _mm_set_epi64x(0, 0xffff_ffff);
     let sum = _mm_xor_si128(_mm_clmulepi64_si128::<0x10>(sum, keys), _mm_srli_si128::<8>(sum));
-    let moved = _mm_clmulepi64_si128::<0x00>(_mm_and_si128(sum, low), _mm_set_epi64x(0, K5));
-    let sum = _mm_xor_si128(moved, _mm_srli_si128::<4>(sum));
+    let folded = _mm_clmulepi64_si128::<0x00>(_mm_and_si128(sum, low), _mm_set_epi64x(0, K5));
+    let sum = _mm_xor_si128(folded, _mm_srli_si128::<4>(sum));
     let reduction = _mm_set_epi64x(U_PRIME, P_X);
     let quotient = _mm_clmulepi64_si128::<0x10>(_mm_and_si128(sum, low), reduction);
     let product = _mm_clmulepi64_si128::<0x00>(_mm_and_si128(quotient, low), reduction);

@@ -64,7 +64,7 @@ fn at<const LEN: usize>(headers: &[u8; HEADERS], at: usize) -> &[u8; LEN] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::view::parse_any;
+    use super::super::view;
     use super::*;
 
     use crate::{FlowHeader, FlowSpec, IpAddresses, MacAddr, Opcode, Packet, VlanTag};
@@ -134,7 +134,7 @@ mod tests {
         let more = [0xab; 3];
         let shown = |(packet, trailer)| std::format!("{:?}", Packet::new(&packet, trailer));
         let parsed = PacketView::parse_whole(frame, &more).map(shown);
-        assert_eq!(parsed, parse_any(frame, &more).map(shown));
+        assert_eq!(parsed, view::find(frame, &more).map(shown));
         let (view, packet) = (PacketView::parse(frame, &more), Packet::parse(frame, &more));
         assert_eq!(view.as_ref().err(), packet.as_ref().err());
         let (Ok(view), Ok(packet)) = (view, packet) else { return };
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!((ext, view.payload), (packet.ext, packet.payload));
         let mut copy = [0xa5; 256];
         let len = view.copy_to(&mut copy);
-        assert_eq!(len, view.frame_len());
+        assert_eq!(len, view.len_to_icrc());
         assert_eq!(copy[..len], [frame, &more].concat()[..len]);
     }
 }

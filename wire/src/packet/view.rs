@@ -4,8 +4,8 @@ use core::fmt;
 
 use super::{IpHeader, PROTOCOL_UDP, few};
 use crate::{
-    Bth, EthernetHeader, ExtView, IcrcError, Ipv4Header, Ipv6Header, OpcodeInfo, ParseError,
-    Payload, ROCE_PORT, UdpHeader, VlanTag,
+    Bth, EthernetHeader, ExtView, Ipv4Header, Ipv6Header, OpcodeInfo, ParseError, Payload,
+    ROCE_PORT, UdpHeader, VlanTag,
     ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN},
     icrc, ipv4,
 };
@@ -103,34 +103,24 @@ impl<'a> PacketView<'a> {
         few(pad.slices().into_iter().flatten())
     }
 
-    /// Checks the ICRC. Under a fuzzer every ICRC and every IPv4 header checksum is accepted, so
-    /// that the fuzzer gets past them.
-    ///
-    /// # Errors
-    /// The computed ICRC and the one in the packet, if they differ.
-    #[inline]
-    pub fn verify_icrc(&self) -> Result<(), IcrcError> {
-        icrc::verify(icrc::icrc(self.covered), self.icrc)
-    }
-
-    /// Returns true if [`verify_icrc`](Self::verify_icrc) succeeds.
+    /// Returns true if the ICRC is right; see [`Packet::verify_icrc`](super::Packet::verify_icrc).
     #[inline]
     #[must_use]
     pub fn icrc_valid(&self) -> bool {
-        self.verify_icrc().is_ok()
+        icrc::verify(icrc::icrc(self.covered), self.icrc).is_ok()
     }
 
-    /// Length in bytes of the frame without what follows the ICRC.
+    /// Length in bytes of the frame to the end of the ICRC.
     #[must_use]
-    pub fn frame_len(&self) -> usize {
+    pub fn len_to_icrc(&self) -> usize {
         let tag = if self.vlan.is_some() { VlanTag::LEN } else { 0 };
         EthernetHeader::LEN + tag + self.covered.len() + icrc::LEN
     }
 
-    /// Copies the frame, without what follows the ICRC, to the front of `out`. Returns its length.
+    /// Copies the frame, to the end of the ICRC, to the front of `out`. Returns its length.
     ///
     /// # Panics
-    /// If `out` is shorter than [`frame_len`](Self::frame_len).
+    /// If `out` is shorter than [`len_to_icrc`](Self::len_to_icrc).
     pub fn copy_to(&self, out: &mut [u8]) -> usize {
         let icrc = self.icrc.to_le_bytes();
         let tag = self.vlan.map_or(&[][..], |tag| tag);
@@ -155,9 +145,9 @@ impl fmt::Debug for PacketView<'_> {
     }
 }
 
-/// [`PacketView::parse_whole`] of any frame. It names the error.
+/// The packet of a frame of any kind, and the bytes after it. It names the error.
 #[inline(never)] // The callers need fewer registers without it.
-pub(super) fn parse_any<'a>(
+pub(super) fn find<'a>(
     first: &'a [u8],
     second: &'a [u8],
 ) -> Result<(PacketView<'a>, Payload<'a>), ParseError> {

@@ -12,8 +12,10 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use feroce_wire::{FlowHeader, PacketView, PathMtu, Psn, Sack};
 
-/// Bytes of the longest frame: an XRC WRITE with immediate data.
-const MAX_FRAME: usize = FlowHeader::MAX_LEN + 64 + PathMtu::Mtu4096.bytes() as usize;
+use crate::qp::connection::MAX_HEADERS;
+
+/// Upper limit of the bytes of a frame.
+const MAX_FRAME: usize = FlowHeader::MAX_LEN + MAX_HEADERS + PathMtu::Mtu4096.bytes() as usize;
 
 /// Memory for one packet: its frame.
 struct Buffer {
@@ -76,7 +78,7 @@ impl PacketsAhead {
         if self.packets.get(at).is_some_and(|held| held.psn == psn) {
             return Ahead::Known;
         }
-        if expected.distance_to(psn) > Sack::SPAN || packet.frame_len() > MAX_FRAME {
+        if expected.distance_to(psn) > Sack::SPAN || packet.len_to_icrc() > MAX_FRAME {
             return Ahead::Dropped;
         }
         // At most as many as are left for others: a QP whose peer died keeps what it holds.
