@@ -140,7 +140,7 @@ pub struct Source<'a> {
 
 impl<'a> Memory<'a> {
     /// The `len` bytes at `va`, to be loaded later in this turn. `None`: they cannot be accessed,
-    /// or the kernel must copy them. No byte is not checked.
+    /// or the kernel must copy them. An empty range is not checked.
     #[inline(always)] // Once per packet.
     pub fn source(
         &self,

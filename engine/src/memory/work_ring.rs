@@ -308,15 +308,6 @@ impl<T: Copy> WorkConsumer<T> {
         self.posted(index).map(|posted| unsafe { posted.slot.cast().as_ref() })
     }
 
-    /// Returns the request with counter `index`, so that the core can update it.
-    #[inline]
-    pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        let posted = self.posted(index)?;
-        self.ring.slots.write(index);
-        // SAFETY: as in `get`; `&mut self` makes the borrow exclusive.
-        Some(unsafe { posted.slot.cast().as_mut() })
-    }
-
     /// As [`Self::posted`], so that the core can update the request.
     #[inline(always)] // As `posted`.
     pub fn posted_mut(&mut self, index: u32) -> Option<PostedMut<'_, T>> {
@@ -332,7 +323,8 @@ impl<T: Copy> WorkConsumer<T> {
     #[inline]
     pub fn retire_to(&mut self, index: u32) {
         let count = index.wrapping_sub(self.head);
-        assert!(count <= self.tail.get().wrapping_sub(self.head), "nothing to retire");
+        let known = self.tail.get().wrapping_sub(self.head);
+        assert!(count <= known || count <= self.len(), "nothing to retire");
         self.head = index;
         self.ring.head.store(self.head, Ordering::Release);
     }
@@ -343,9 +335,7 @@ impl<T: Copy> WorkConsumer<T> {
     /// If the ring is empty.
     #[inline]
     pub fn retire(&mut self) {
-        assert!(!self.is_empty(), "nothing to retire");
-        self.head = self.head.wrapping_add(1);
-        self.ring.head.store(self.head, Ordering::Release);
+        self.retire_to(self.head.wrapping_add(1));
     }
 }
 
@@ -415,7 +405,7 @@ mod tests {
                     let is_there = index.wrapping_sub(start) < fill;
                     let found = core.get(index).copied();
                     assert_eq!(found, is_there.then_some(u64::from(index)), "{start} {index}");
-                    assert_eq!(core.get_mut(index).is_some(), is_there);
+                    assert_eq!(core.posted_mut(index).is_some(), is_there);
                 }
             }
         }

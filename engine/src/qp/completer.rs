@@ -395,8 +395,8 @@ impl SendSide<'_, '_> {
         self.restart_ack_timer();
     }
 
-    /// Frees the oldest requests that end at `to` or before and whose completion nobody sees, up to
-    /// the cursor.
+    /// Frees the oldest requests that end at `to` or before and generate no completion, up to the
+    /// cursor.
     #[inline]
     fn retire_unsignaled(&mut self, to: Psn) {
         let Requester { sq, splitter, cursor_wqe, .. } = &mut *self.requester;

@@ -42,7 +42,8 @@ impl Run<'_> {
     pub const NONE: Self = Self { left: 0, source: Source::EMPTY };
 }
 
-/// The data that a QP needs from its core for one call, and the results for the core.
+/// The data that a QP needs from its core for one call or, while it sends, for one quantum, and the
+/// results for the core.
 #[derive(Debug)]
 pub struct Env<'a> {
     /// Time of this turn.

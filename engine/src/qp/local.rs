@@ -29,7 +29,7 @@ impl Requester {
                 return self.fail_in_order(status);
             }
             self.has_bound_windows |= matches!(op, LocalOp::Bind(_));
-            let wqe = self.sq.get_mut(index).expect("the cursor is in the queue");
+            let mut wqe = self.sq.posted_mut(index).expect("the cursor is in the queue");
             (wqe.first_psn, wqe.psn_count, wqe.ssn) = (self.fresh_psn, 0, self.ssn);
             self.fresh_wqe = index.wrapping_add(1);
         }

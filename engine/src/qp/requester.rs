@@ -446,11 +446,11 @@ impl Requester {
     /// Starts the fresh request at the cursor: assigns its PSNs and the SSN of its first message.
     #[inline(always)] // Called once.
     fn start(&mut self, conn: &Connection) {
-        let wqe = self.sq.get_mut(self.cursor_wqe).expect("the cursor is in the queue");
+        let mut wqe = self.sq.posted_mut(self.cursor_wqe).expect("the cursor is in the queue");
         (wqe.first_psn, wqe.ssn) = (self.fresh_psn, self.ssn.wrapping_add(1) & SSN_MASK);
         wqe.psn_count = segment::psn_count(wqe.length, conn.mtu);
-        wqe.split = self.splitter.splits(wqe, conn, self.max_rd_atomic);
-        self.ssn = self.ssn.wrapping_add(split::messages(wqe)) & SSN_MASK;
+        wqe.split = self.splitter.splits(&wqe, conn, self.max_rd_atomic);
+        self.ssn = self.ssn.wrapping_add(split::messages(&wqe)) & SSN_MASK;
         let span = self.una.distance_to(self.fresh_psn) + wqe.psn_count;
         assert!(span <= PSN_SPAN, "{span} PSNs outstanding: the peer takes some for duplicates");
         self.fresh_psn = wqe.end_psn();

@@ -63,14 +63,15 @@ impl Requester {
         if !follows || !may_start || self.board.is_some() {
             return Run::NONE;
         }
-        let next = self.sq.posted(self.cursor_wqe);
-        let Some(source) = next.and_then(|next| source_of(next, conn, env.memory)) else {
-            return Run::NONE;
-        };
         let window = env.window.min(self.window_after_timeout).saturating_sub(self.in_window());
         let interval = self.ack_interval(env).saturating_sub(self.since_ack_request);
         let span = PSN_SPAN - self.outstanding();
-        Run { left: window.min(interval).min(span).saturating_sub(1), source }
+        let left = window.min(interval).min(span).saturating_sub(1);
+        let next = self.sq.posted(self.cursor_wqe).filter(|_| left > 0);
+        match next.and_then(|next| source_of(next, conn, env.memory)) {
+            Some(source) => Run { left, source },
+            None => Run::NONE,
+        }
     }
 
     /// Writes the next packet of the run to the front of `out`. Returns its length. `None`: the
