@@ -8,7 +8,8 @@
 //! off ([`PortSleep`]).
 //!
 //! What differs between machines is in [`Host`]. Where a system call takes several times longer, as
-//! in an emulated machine, backoffs are longer. Where all threads share one CPU, nobody spins.
+//! in an emulated machine, backoffs are longer. Where all threads share one CPU, nobody spins,
+//! and bulk data is taken turn by turn and gathers while the helper backs off.
 
 use crate::time::Duration;
 
@@ -18,6 +19,8 @@ const SPINS: u32 = 64;
 const YIELDS: u32 = 512;
 /// As `YIELDS`, where all threads share one CPU. There the thread does not spin.
 const ONE_CPU_YIELDS: u32 = 4;
+/// As `ONE_CPU_YIELDS`, where a system call also takes long: a yield costs as much as a sleep.
+const SLOW_CPU_YIELDS: u32 = 1;
 /// Turns by other threads after which the helper backs off.
 const DRIVEN_TURNS: u64 = 8;
 /// Turns by other threads during a backoff after which the helper backs off again without a turn of
@@ -87,6 +90,8 @@ pub(crate) enum Event {
     Turned {
         /// The turn had work.
         worked: bool,
+        /// The turn had much work: bulk data arrives.
+        is_long: bool,
         /// Another thread was in a turn just before, so that no work waited for long.
         attended: bool,
         /// Another thread still polls: it was in a turn recently.
@@ -118,13 +123,13 @@ pub(crate) struct IdleTurns {
     count: u32,
     /// Always spin.
     spins: bool,
-    has_one_cpu: bool,
+    host: Host,
 }
 
 impl IdleTurns {
     /// `spins`: the thread has a CPU of its own and only spins.
-    pub(crate) const fn new(spins: bool, has_one_cpu: bool) -> Self {
-        Self { count: 0, spins, has_one_cpu }
+    pub(crate) const fn new(spins: bool, host: Host) -> Self {
+        Self { count: 0, spins, host }
     }
 
     /// Returns the step after a turn: [`Step::Spin`], [`Step::Yield`] or [`Step::Sleep`].
@@ -139,7 +144,11 @@ impl IdleTurns {
     }
 
     fn step(&mut self) -> Step {
-        let (spins, yields) = if self.has_one_cpu { (0, ONE_CPU_YIELDS) } else { (SPINS, YIELDS) };
+        let (spins, yields) = match self.host {
+            Host { has_one_cpu: false, .. } => (SPINS, YIELDS),
+            Host { is_slow: false, .. } => (0, ONE_CPU_YIELDS),
+            Host { is_slow: true, .. } => (0, SLOW_CPU_YIELDS),
+        };
         if self.spins || self.count < spins {
             Step::Spin
         } else if self.count < yields {
@@ -241,6 +250,8 @@ pub(crate) struct IdlePolicy {
     driven: u64,
     backoff: Backoff,
     port_sleep: PortSleep,
+    /// Bulk data arrives: a turn was long, and none since then was idle.
+    is_bulk: bool,
     /// What the helper did before the turn that is observed next.
     action: IdleAction,
 }
@@ -249,11 +260,12 @@ impl IdlePolicy {
     /// `spins`: the helper only spins. `requests_pauses`: the device sends PFC pauses.
     pub(crate) fn new(spins: bool, requests_pauses: bool, host: Host) -> Self {
         Self {
-            idle: IdleTurns::new(spins, host.has_one_cpu),
+            idle: IdleTurns::new(spins, host),
             locked_out: 0,
             driven: 0,
             backoff: Backoff::new(requests_pauses, host),
             port_sleep: PortSleep::default(),
+            is_bulk: false,
             action: IdleAction::None,
         }
     }
@@ -267,8 +279,9 @@ impl IdlePolicy {
                 self.locked_out = self.locked_out.saturating_add(1);
                 self.after_turn(seen, false, true)
             }
-            Event::Turned { worked, attended, polled } => {
+            Event::Turned { worked, is_long, attended, polled } => {
                 self.locked_out = 0;
+                self.is_bulk |= is_long;
                 self.port_sleep.record(self.action, worked, attended);
                 if worked && !attended {
                     self.backoff.reset(long_turns);
@@ -298,6 +311,12 @@ impl IdlePolicy {
         self.idle.record(worked);
         if self.idle.spins {
             return Step::Spin;
+        }
+        if self.idle.host.has_one_cpu && self.is_bulk {
+            self.is_bulk = worked;
+            // Asleep on the port, the first frame of the next burst would wake the helper, in the
+            // place of the sender.
+            return if worked { Step::Turn } else { Step::BackOff(self.backoff.first) };
         }
         if self.port_sleep.is_preferred() {
             return self.sleep_on_port(seen, worked);
@@ -331,7 +350,7 @@ impl IdlePolicy {
         }
         if self.locked_out > 0 {
             // Most turns end soon, unless their thread needs this CPU.
-            let yields = self.idle.has_one_cpu || self.locked_out >= LOCKED_OUT;
+            let yields = self.idle.host.has_one_cpu || self.locked_out >= LOCKED_OUT;
             return if yields { Step::Yield } else { Step::Spin };
         }
         self.action = IdleAction::SleptOnPort;
@@ -347,12 +366,15 @@ mod tests {
     use super::*;
 
     /// A turn that had work, while no other thread polls.
-    const WORK: Event = Event::Turned { worked: true, attended: false, polled: false };
+    const WORK: Event = turned(true, false);
     /// A turn without work, while no other thread polls.
-    const IDLE: Event = Event::Turned { worked: false, attended: false, polled: false };
+    const IDLE: Event = turned(false, false);
     /// A turn beside a thread that polls, with and without work.
-    const POLLED: Event = Event::Turned { worked: false, attended: true, polled: true };
-    const SHARED: Event = Event::Turned { worked: true, attended: true, polled: true };
+    const POLLED: Event = turned(false, true);
+    const SHARED: Event = turned(true, true);
+    /// A turn with much work, while no other thread polls.
+    const BULK: Event =
+        Event::Turned { worked: true, is_long: true, attended: false, polled: false };
     const LOCKED_OUT: Event = Event::LockedOut;
     /// Backoffs during which a thread polled, during which none did, and one ended by a doorbell.
     const BUSY: Event = Event::BackedOff { rang: false, polled: true };
@@ -360,6 +382,10 @@ mod tests {
     const RANG: Event = Event::BackedOff { rang: true, polled: true };
 
     const ORDINARY: Host = Host { is_slow: false, has_one_cpu: false };
+
+    const fn turned(worked: bool, polled: bool) -> Event {
+        Event::Turned { worked, is_long: false, attended: polled, polled }
+    }
 
     const fn back_off(micros: u64) -> Step {
         Step::BackOff(Duration::from_micros(micros))
@@ -551,6 +577,30 @@ mod tests {
             (1, IDLE, 10, 0, ON_PORT),
         ];
         plays("one CPU", IdlePolicy::new(false, false, shared), &rows);
+        let slow = Host { is_slow: true, ..shared };
+        let rows = [(1, WORK, 0, 0, Step::Yield), (2, IDLE, 0, 0, Step::Sleep)];
+        plays("one slow CPU", IdlePolicy::new(false, false, slow), &rows);
+    }
+
+    #[test]
+    fn where_all_threads_share_a_cpu_the_helper_lets_bulk_data_gather() {
+        let shared = Host { has_one_cpu: true, ..ORDINARY };
+        let rows = [
+            (2, BULK, 0, 0, Step::Turn),
+            (1, WORK, 0, 0, Step::Turn),
+            (1, IDLE, 0, 0, back_off(100)),
+            (1, QUIET, 0, 0, Step::Turn),
+            (1, BULK, 0, 0, Step::Turn),
+            (1, IDLE, 0, 0, back_off(100)),
+            (1, QUIET, 0, 0, Step::Turn),
+            // Nothing more came.
+            (2, IDLE, 0, 0, Step::Yield),
+            (1, IDLE, 0, 0, Step::Sleep),
+            (1, WORK, 0, 0, Step::Yield),
+        ];
+        plays("bulk data, one CPU", IdlePolicy::new(false, false, shared), &rows);
+        let rows = [(1, BULK, 0, 0, Step::Spin), (1, IDLE, 0, 0, Step::Spin)];
+        plays("bulk data, several CPUs", IdlePolicy::new(false, false, ORDINARY), &rows);
     }
 
     #[test]
@@ -562,13 +612,13 @@ mod tests {
             (2, WORK, 200, 0, Step::Spin),
         ];
         plays("spinning", IdlePolicy::new(true, false, ORDINARY), &rows);
-        let mut idle = IdleTurns::new(true, false);
+        let mut idle = IdleTurns::new(true, ORDINARY);
         assert!((0..1000).all(|_| idle.next(false) == Step::Spin));
     }
 
     #[test]
     fn a_switch_without_frames_spins_yields_and_sleeps() {
-        let mut idle = IdleTurns::new(false, false);
+        let mut idle = IdleTurns::new(false, ORDINARY);
         for _ in 0..2 {
             let steps: Vec<_> = (0..512).map(|_| idle.next(false)).collect();
             assert!(steps[..63].iter().all(|&step| step == Step::Spin));

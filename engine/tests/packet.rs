@@ -230,6 +230,26 @@ fn bursts_of_any_lengths_keep_order_and_lose_nothing() {
     }
 }
 
+/// Where super-frames may come, buffers are large and few are filled per system call. More are if
+/// single frames come, as from peers that send no super-frames.
+#[test]
+fn many_single_frames_are_one_burst() {
+    if !root() {
+        return;
+    }
+    let pair = Pair::new(4200);
+    let [mut sender, mut receiver] = pair.ports(SuperFrames::Auto);
+    let frame = sealed(&flow(&receiver, 1, PLAIN), 4096, 0, 1);
+    let (mut longest, end) = (0, Instant::now() + TEST_TIMEOUT);
+    while longest < 12 {
+        assert!(Instant::now() < end, "the longest burst had {longest} frames");
+        (0..16).for_each(|_| send(&mut sender, &frame));
+        thread::sleep(Duration::from_millis(1)); // A busy kernel delivers later.
+        longest = longest.max(receiver.rx_burst());
+        while receiver.rx_burst() > 0 {}
+    }
+}
+
 #[test]
 fn a_slot_that_was_not_committed_is_reused() {
     if !root() {

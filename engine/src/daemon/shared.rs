@@ -12,7 +12,7 @@ use super::client::ClientId;
 use super::switch::Switch;
 use crate::device::Addressing;
 use crate::device::ports::Filter;
-use crate::idle_policy::{IdleTurns, Step};
+use crate::idle_policy::{Host, IdleTurns, Step};
 use crate::net::GidEntry;
 use crate::port::daemon::channel;
 use crate::port::daemon::limits::Limits;
@@ -144,7 +144,8 @@ impl Shared {
     /// Runs the switch until the daemon ends.
     pub(super) fn run_switch(&self) {
         let (mut fds, mut scratch) = (Vec::new(), Vec::new());
-        let mut idle = IdleTurns::new(self.polls, sys::has_one_cpu());
+        let mut idle =
+            IdleTurns::new(self.polls, Host { is_slow: false, has_one_cpu: sys::has_one_cpu() });
         while !self.is_stopping() {
             if self.waiters.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use super::{CoreCell, DeviceInner, Driver};
+use super::{CoreCell, DeviceInner, Driver, LONG_TURN};
 use crate::idle_policy::{Event, Host, IdlePolicy, ORDINARY_POLL, Observation, Step};
 use crate::sys;
 use crate::time::{Clock, Duration, Instant};
@@ -93,19 +93,25 @@ fn try_turn(cell: &CoreCell, clock: Clock, recently: Duration) -> Event {
     }
     let Some(mut token) = cell.try_lock() else { return Event::LockedOut };
     let now = clock.now();
-    let worked = token.turn(now) > 0;
+    let done = token.turn(now);
     let attended = cell.driven_within(UNATTENDED, now);
     drop(token);
     // The second look counts the time of the turn; the first one saves reading the clock.
     let polled = cell.driven_within(recently, now) && cell.driven_within(recently, clock.now());
-    Event::Turned { worked, attended, polled }
+    Event::Turned { worked: done > 0, is_long: done >= LONG_TURN, attended, polled }
 }
 
-/// Returns true if a system call takes long on this host, as on an emulated CPU. Measured once per
-/// process, for at most a millisecond: other programs may take the CPU meanwhile.
+/// Whether a system call takes long on this host, as on an emulated CPU. Measured once per process.
+static IS_SLOW: OnceLock<bool> = OnceLock::new();
+
+/// Returns true if a helper has found that a system call takes long on this host.
+pub(super) fn is_host_slow() -> bool {
+    *IS_SLOW.get().unwrap_or(&false)
+}
+
+/// Measures [`IS_SLOW`], for at most a millisecond: other programs may take the CPU meanwhile.
 fn is_slow(clock: Clock) -> bool {
     const POLLS: u32 = 8; // Reading the clock takes time, too.
-    static IS_SLOW: OnceLock<bool> = OnceLock::new();
     *IS_SLOW.get_or_init(|| {
         let (mut scratch, end) = (Vec::new(), clock.now() + Duration::from_millis(1));
         let mut poll_takes = || {

@@ -52,8 +52,53 @@ impl Polls {
     }
 }
 
+/// Polls in succession without a frame after which a thread sleeps, where all threads share one CPU
+/// and a system call takes long.
+const ONE_CPU_VAIN_POLLS: u32 = 3;
+
+/// How long it sleeps there: the time of a few system calls.
+const ONE_CPU_SLEEP: Duration = Duration::from_micros(50);
+
+/// How a thread gives the CPU to others, where all threads share one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GiveWay {
+    No,
+    Yield,
+    Sleep,
+}
+
+impl GiveWay {
+    /// After a poll that moved `frames` frames. `vain`: polls in succession without a frame.
+    fn after(frames: usize, vain: &mut u32, is_slow: bool) -> Self {
+        if frames > 0 {
+            *vain = 0;
+            return Self::No;
+        }
+        *vain = vain.saturating_add(1);
+        if is_slow && *vain > ONE_CPU_VAIN_POLLS { Self::Sleep } else { Self::Yield }
+    }
+}
+
 thread_local! {
     static POLLS: Cell<Polls> = const { Cell::new(Polls::NONE) };
+    /// Polls in succession without a frame, where all threads share one CPU.
+    static ONE_CPU_POLLS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts a poll that moved `frames` frames, where all threads share one CPU: what the thread polls
+/// for happens only while it does not run. It gives the CPU up after each poll in vain. Where a
+/// system call takes long (`is_slow`), it sleeps after a few of them: a yield costs as much there,
+/// and has no effect before the next tick if the scheduler's clock counts ticks, as that of
+/// user-mode Linux.
+pub(super) fn share_cpu(frames: usize, is_slow: bool) {
+    let mut vain = ONE_CPU_POLLS.get();
+    let way = GiveWay::after(frames, &mut vain, is_slow);
+    ONE_CPU_POLLS.set(vain);
+    match way {
+        GiveWay::No => {}
+        GiveWay::Yield => std::thread::yield_now(),
+        GiveWay::Sleep => std::thread::sleep(ONE_CPU_SLEEP),
+    }
 }
 
 /// Counts a poll of the calling thread that moved `frames` frames. Sleeps if too many in succession
@@ -93,6 +138,21 @@ mod tests {
         assert_eq!(looks(0, VAIN_POLLS - 1), 0);
         assert_eq!(looks(3, 1), 0, "a frame: from the beginning");
         assert_eq!(looks(0, 3 * VAIN_POLLS), 3);
+    }
+
+    #[test]
+    fn a_thread_that_polls_in_vain_yields_the_only_cpu_and_on_a_slow_host_sleeps() {
+        let mut vain = 0;
+        let mut ways = |frames, is_slow, times| {
+            let way = |_| GiveWay::after(frames, &mut vain, is_slow);
+            (0..times).map(way).collect::<Vec<_>>()
+        };
+        assert_eq!(ways(0, false, 100), [GiveWay::Yield; 100]);
+        assert_eq!(ways(2, true, 1), [GiveWay::No]);
+        assert_eq!(ways(0, true, 3), [GiveWay::Yield; 3]);
+        assert_eq!(ways(0, true, 2), [GiveWay::Sleep; 2]);
+        assert_eq!(ways(1, true, 1), [GiveWay::No]);
+        assert_eq!(ways(0, true, 1), [GiveWay::Yield]);
     }
 
     #[test]

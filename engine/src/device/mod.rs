@@ -385,9 +385,8 @@ impl DeviceInner {
         if missed && !turned {
             miss();
         }
-        if self.has_one_cpu && moved == 0 {
-            // What this thread polls for happens only while it does not run.
-            std::thread::yield_now();
+        if self.has_one_cpu {
+            idle_polls::share_cpu(moved, helper::is_host_slow());
         }
         if turned && self.port_owner.is_some() {
             idle_polls::count(moved);

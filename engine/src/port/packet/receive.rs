@@ -36,8 +36,12 @@ const VNET: usize = CONTROL + 8 + TAG;
 /// Offset of the frame in a buffer.
 const FRAME: usize = VNET + VNET_LEN;
 
-/// Maximum bytes of the buffers of one receiver, so that they stay in the cache.
-const BUFFERS: usize = 256 << 10;
+/// Bytes that one call receives, so that they stay in the cache, unless frames become longer.
+const CACHED: usize = 256 << 10;
+/// Frames that one call receives at least.
+const LEAST_FRAMES: usize = 4;
+/// Maximum bytes of the buffers of one receiver. The kernel touches of a buffer what a frame needs.
+const BUFFERS: usize = 1 << 20;
 
 /// Bursts for which a placeholder waits for its frame, or a frame for its placeholder, before the
 /// missing one counts as lost. Ring and queue overflow independently.
@@ -109,6 +113,9 @@ pub(super) struct Receiver {
     pages: Pages,
     stride: usize,
     vectors: Vectors,
+    /// Frames that the next call receives at most. Single frames are shorter than the buffers,
+    /// which hold super-frames: a call receives more of them.
+    most: usize,
     /// Messages received from the queue, and how many of them were processed.
     received: usize,
     processed: usize,
@@ -127,7 +134,7 @@ impl Receiver {
     pub fn new(sockets: Arc<Sockets>, rx_slots: usize, frame_max: usize) -> io::Result<Self> {
         // An odd number of cache lines, so that buffers do not all start in the same cache sets.
         let stride = ((FRAME + frame_max).div_ceil(64) | 1) * 64;
-        let count = (BUFFERS / stride).clamp(4, RX_BURST);
+        let count = (BUFFERS / stride).clamp(LEAST_FRAMES, RX_BURST);
         let pages = Pages::map(RX_BURST * SCRATCH + count * stride)?;
         let buffer = |index: usize| RX_BURST * SCRATCH + index * stride;
         let part = |index: usize| libc::iovec {
@@ -157,6 +164,7 @@ impl Receiver {
             vectors: Vectors { _parts: parts, messages },
             pages,
             stride,
+            most: LEAST_FRAMES,
             received: 0,
             processed: 0,
             rest: None,
@@ -347,13 +355,17 @@ impl Receiver {
             message.msg_hdr.msg_controllen = CONTROL as _;
         }
         (self.received, self.processed, self.due) = (0, 0, 0);
+        let messages = &mut self.vectors.messages;
         // SAFETY: the messages point to the buffers, and no frame in a buffer is shown.
-        match unsafe { self.sockets.queue.receive(&mut self.vectors.messages) } {
+        match unsafe { self.sockets.queue.receive(&mut messages[..self.most]) } {
             Ok(count) => self.received = count,
             // The queue is empty, or the interface is down; the next send reports the latter.
             Err(_) => return false,
         }
-        self.received > 0
+        let lengths = messages[..self.received].iter().map(|message| message.msg_len as usize);
+        let Some(longest) = lengths.max() else { return false };
+        self.most = (CACHED / longest.max(1)).clamp(LEAST_FRAMES, messages.len());
+        true
     }
 
     /// Shows the next message, or starts to show its packets if it is a super-frame.
