@@ -90,7 +90,7 @@ pub(crate) enum Event {
     Turned {
         /// The turn had work.
         worked: bool,
-        /// The turn had much work: bulk data arrives.
+        /// The turn had much work: bulk data moves, in either direction.
         is_long: bool,
         /// Another thread was in a turn just before, so that no work waited for long.
         attended: bool,
@@ -250,7 +250,7 @@ pub(crate) struct IdlePolicy {
     driven: u64,
     backoff: Backoff,
     port_sleep: PortSleep,
-    /// Bulk data arrives: a turn was long, and none since then was idle.
+    /// Bulk data moves: a turn was long, and each attempt since then was a turn with work.
     is_bulk: bool,
     /// What the helper did before the turn that is observed next.
     action: IdleAction,

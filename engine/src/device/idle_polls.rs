@@ -4,6 +4,8 @@
 //!
 //! A yield is not enough: the daemon may be in another scheduling group, such as another session or
 //! another container, and a yield gives the CPU to the thread's own group only.
+//!
+//! Where all threads share one CPU, a thread that polls in vain always gives way ([`share_cpu`]).
 
 use std::cell::Cell;
 use std::time::Duration;
