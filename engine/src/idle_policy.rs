@@ -8,9 +8,10 @@
 //! off ([`PortSleep`]).
 //!
 //! What differs between machines is in [`Host`]. Where a system call takes several times longer, as
-//! in an emulated machine, backoffs are longer. Where all threads share one CPU, nobody spins,
-//! and bulk data is taken turn by turn and gathers while the helper backs off.
+//! in an emulated machine, backoffs are longer. Where all threads share one CPU, nobody spins, and
+//! the frames of bulk data gather: they do not make the helper run in the place of their sender.
 
+use crate::pfc::PfcConfig;
 use crate::time::Duration;
 
 /// Idle turns before the thread yields the CPU between turns.
@@ -30,6 +31,8 @@ const BUSY_TURNS: u64 = 4;
 /// sleeps on the port: another thread is in a long turn, of about 100 us for bulk data. Taking the
 /// next turn would make the program spin, or the peer wait for a CPU.
 const LOCKED_OUT: u32 = 64;
+/// Where all threads share one CPU: sleeps after a long turn during which frames gather.
+const BULK_SLEEPS: u32 = 8;
 /// First backoff. Each backoff after which another thread still polls doubles the next one: waking
 /// up costs a busy CPU microseconds, and twice that for two ends of a link on one machine.
 const MIN_BACKOFF: Duration = Duration::from_micros(100);
@@ -79,6 +82,9 @@ pub(crate) enum Step {
     SleepOnPort(Duration),
     /// Sleep until a frame, a doorbell or a deadline, then run the next turn.
     Sleep,
+    /// As `Sleep`, but wait for the thread that runs, such as the sender of the frame, before the
+    /// next turn: more frames gather until it sleeps.
+    Gather,
 }
 
 /// What happened since the last step.
@@ -250,22 +256,25 @@ pub(crate) struct IdlePolicy {
     driven: u64,
     backoff: Backoff,
     port_sleep: PortSleep,
-    /// Bulk data moves: a turn was long, and each attempt since then was a turn with work.
-    is_bulk: bool,
+    /// Bulk data gathers: not beside PFC, since a pause takes effect, and is requested, in a turn.
+    gathers: bool,
+    /// Sleeps left during which bulk data gathers.
+    bulk_sleeps: u32,
     /// What the helper did before the turn that is observed next.
     action: IdleAction,
 }
 
 impl IdlePolicy {
-    /// `spins`: the helper only spins. `requests_pauses`: the device sends PFC pauses.
-    pub(crate) fn new(spins: bool, requests_pauses: bool, host: Host) -> Self {
+    /// `spins`: the helper only spins. `pfc`: the flow control of the device.
+    pub(crate) fn new(spins: bool, pfc: &PfcConfig, host: Host) -> Self {
         Self {
             idle: IdleTurns::new(spins, host),
             locked_out: 0,
             driven: 0,
-            backoff: Backoff::new(requests_pauses, host),
+            backoff: Backoff::new(pfc.thresholds.is_some(), host),
             port_sleep: PortSleep::default(),
-            is_bulk: false,
+            gathers: host.has_one_cpu && !pfc.is_on(),
+            bulk_sleeps: 0,
             action: IdleAction::None,
         }
     }
@@ -281,7 +290,9 @@ impl IdlePolicy {
             }
             Event::Turned { worked, is_long, attended, polled } => {
                 self.locked_out = 0;
-                self.is_bulk |= is_long;
+                if self.gathers && is_long {
+                    self.bulk_sleeps = BULK_SLEEPS;
+                }
                 self.port_sleep.record(self.action, worked, attended);
                 if worked && !attended {
                     self.backoff.reset(long_turns);
@@ -312,25 +323,47 @@ impl IdlePolicy {
         if self.idle.spins {
             return Step::Spin;
         }
-        if self.idle.host.has_one_cpu && self.is_bulk {
-            self.is_bulk = worked;
-            // Asleep on the port, the first frame of the next burst would wake the helper, in the
-            // place of the sender.
-            return if worked { Step::Turn } else { Step::BackOff(self.backoff.first) };
+        if let Some(step) = self.in_bulk(seen, worked, polled) {
+            return step;
         }
         if self.port_sleep.is_preferred() {
             return self.sleep_on_port(seen, worked);
         }
-        if self.locked_out >= LOCKED_OUT || self.turns_since(seen) >= DRIVEN_TURNS {
+        if self.locked_out >= LOCKED_OUT || self.is_driven(seen) {
             // Back off even if this turn had work: two threads that share the work compete for the
             // token.
             return self.back_off(seen, polled);
         }
-        let step = self.idle.step();
-        if step == Step::Sleep {
-            self.backoff.reset(seen.long_turns);
+        match self.idle.step() {
+            // To sleep, the helper needs the token.
+            Step::Sleep if self.locked_out > 0 => Step::Yield,
+            Step::Sleep => {
+                self.backoff.reset(seen.long_turns);
+                Step::Sleep
+            }
+            step => step,
         }
-        step
+    }
+
+    /// The step while bulk data gathers.
+    fn in_bulk(&mut self, seen: &Observation, worked: bool, polled: bool) -> Option<Step> {
+        if self.bulk_sleeps == 0 || self.locked_out > 0 {
+            return None;
+        }
+        if worked {
+            return Some(Step::Turn);
+        }
+        self.bulk_sleeps -= 1;
+        if polled && self.is_driven(seen) {
+            return Some(self.back_off(seen, polled));
+        }
+        self.driven = seen.driven;
+        Some(Step::Gather)
+    }
+
+    /// Another thread runs the core.
+    fn is_driven(&self, seen: &Observation) -> bool {
+        self.turns_since(seen) >= DRIVEN_TURNS
     }
 
     /// Turns by other threads since the helper last left the core to them.
@@ -364,6 +397,7 @@ impl IdlePolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pfc::Thresholds;
 
     /// A turn that had work, while no other thread polls.
     const WORK: Event = turned(true, false);
@@ -389,6 +423,15 @@ mod tests {
 
     const fn back_off(micros: u64) -> Step {
         Step::BackOff(Duration::from_micros(micros))
+    }
+
+    fn policy(host: Host) -> IdlePolicy {
+        IdlePolicy::new(false, &PfcConfig::default(), host)
+    }
+
+    fn sends_pauses() -> PfcConfig {
+        let thresholds = Some(Thresholds { xoff: 50, xon: 25 });
+        PfcConfig { priorities: "3".parse().unwrap(), thresholds, ..PfcConfig::default() }
     }
 
     const ON_PORT: Step = Step::SleepOnPort(MIN_BACKOFF);
@@ -520,7 +563,7 @@ mod tests {
     #[test]
     fn every_observation_has_its_step() {
         for (name, rows) in TABLE {
-            plays(name, IdlePolicy::new(false, false, ORDINARY), rows);
+            plays(name, policy(ORDINARY), rows);
         }
     }
 
@@ -532,7 +575,7 @@ mod tests {
             (1, BUSY, 16, 8, back_off(800)),
             (1, BUSY, 20, 12, back_off(800)),
         ];
-        plays("pauses", IdlePolicy::new(false, true, ORDINARY), &rows);
+        plays("pauses", IdlePolicy::new(false, &sends_pauses(), ORDINARY), &rows);
     }
 
     #[test]
@@ -546,7 +589,7 @@ mod tests {
             (100, LOCKED_OUT, 10, 0, Step::Yield),
             (1, IDLE, 12, 0, ON_PORT),
         ];
-        plays("long turn", IdlePolicy::new(false, false, ORDINARY), &rows);
+        plays("long turn", policy(ORDINARY), &rows);
     }
 
     #[test]
@@ -560,7 +603,7 @@ mod tests {
             (1, QUIET, 24, 8, Step::Turn),
             (1, IDLE, 28, 8, back_off(800)),
         ];
-        plays("slow", IdlePolicy::new(false, false, slow), &rows);
+        plays("slow", policy(slow), &rows);
     }
 
     #[test]
@@ -576,10 +619,16 @@ mod tests {
             (1, LOCKED_OUT, 10, 0, Step::Yield),
             (1, IDLE, 10, 0, ON_PORT),
         ];
-        plays("one CPU", IdlePolicy::new(false, false, shared), &rows);
+        plays("one CPU", policy(shared), &rows);
         let slow = Host { is_slow: true, ..shared };
-        let rows = [(1, WORK, 0, 0, Step::Yield), (2, IDLE, 0, 0, Step::Sleep)];
-        plays("one slow CPU", IdlePolicy::new(false, false, slow), &rows);
+        let rows = [
+            (1, WORK, 0, 0, Step::Yield),
+            (2, IDLE, 0, 0, Step::Sleep),
+            // The thread in a turn needs the CPU.
+            (63, LOCKED_OUT, 0, 0, Step::Yield),
+            (1, LOCKED_OUT, 0, 0, back_off(1600)),
+        ];
+        plays("one slow CPU", policy(slow), &rows);
     }
 
     #[test]
@@ -588,19 +637,31 @@ mod tests {
         let rows = [
             (2, BULK, 0, 0, Step::Turn),
             (1, WORK, 0, 0, Step::Turn),
-            (1, IDLE, 0, 0, back_off(100)),
-            (1, QUIET, 0, 0, Step::Turn),
+            (7, IDLE, 0, 0, Step::Gather),
             (1, BULK, 0, 0, Step::Turn),
-            (1, IDLE, 0, 0, back_off(100)),
-            (1, QUIET, 0, 0, Step::Turn),
-            // Nothing more came.
-            (2, IDLE, 0, 0, Step::Yield),
-            (1, IDLE, 0, 0, Step::Sleep),
+            (1, IDLE, 0, 0, Step::Gather),
+            (1, LOCKED_OUT, 0, 0, Step::Yield),
+            (6, WORK, 0, 0, Step::Turn),
+            (7, IDLE, 0, 0, Step::Gather),
+            // No more bulk data came.
             (1, WORK, 0, 0, Step::Yield),
+            (3, IDLE, 0, 0, Step::Yield),
+            (1, IDLE, 0, 0, Step::Sleep),
+            // The program polls.
+            (1, BULK, 3, 3, Step::Turn),
+            (1, POLLED, 7, 7, Step::Gather),
+            (1, POLLED, 15, 15, back_off(200)),
         ];
-        plays("bulk data, one CPU", IdlePolicy::new(false, false, shared), &rows);
+        plays("bulk data, one CPU", policy(shared), &rows);
         let rows = [(1, BULK, 0, 0, Step::Spin), (1, IDLE, 0, 0, Step::Spin)];
-        plays("bulk data, several CPUs", IdlePolicy::new(false, false, ORDINARY), &rows);
+        plays("bulk data, several CPUs", policy(ORDINARY), &rows);
+        // A pause waits for a turn.
+        let rows = [
+            (1, BULK, 0, 0, Step::Yield),
+            (3, IDLE, 0, 0, Step::Yield),
+            (1, IDLE, 0, 0, Step::Sleep),
+        ];
+        plays("bulk data, one CPU, PFC", IdlePolicy::new(false, &sends_pauses(), shared), &rows);
     }
 
     #[test]
@@ -611,7 +672,7 @@ mod tests {
             (100, LOCKED_OUT, 200, 0, Step::Spin),
             (2, WORK, 200, 0, Step::Spin),
         ];
-        plays("spinning", IdlePolicy::new(true, false, ORDINARY), &rows);
+        plays("spinning", IdlePolicy::new(true, &PfcConfig::default(), ORDINARY), &rows);
         let mut idle = IdleTurns::new(true, ORDINARY);
         assert!((0..1000).all(|_| idle.next(false) == Step::Spin));
     }

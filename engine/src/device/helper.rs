@@ -24,7 +24,8 @@ use crate::time::{Clock, Duration, Instant};
 
 /// A thread that ran the core within this time still polls. Longer on a slow host, as backoffs are.
 const STILL_POLLING: Duration = Duration::from_micros(100);
-/// If work has waited for this time, the thread that polled does something else now.
+/// If work has waited for this time, the thread that polled does something else now. Where all
+/// threads share one CPU it may be waiting for the CPU, and [`STILL_POLLING`] is the limit.
 const UNATTENDED: Duration = Duration::from_micros(20);
 /// Interval at which a helper looks for threads of the program that were bound to its CPU.
 const PLACEMENT_INTERVAL: Duration = Duration::from_secs(1);
@@ -58,19 +59,20 @@ pub(super) fn start(
 
 fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool, mut sleeper: Sleeper) {
     let cell = &device.cores[core];
-    let requests_pauses = device.config.pfc.thresholds.is_some();
+    let pfc = &device.config.pfc;
     // A pause may end before a longer backoff does.
-    let is_slow = !requests_pauses && is_slow(clock);
+    let is_slow = pfc.thresholds.is_none() && poll_time(clock) > ORDINARY_POLL;
     let host = Host { is_slow, has_one_cpu: device.has_one_cpu };
     sleeper.still_polling = host.backoff(STILL_POLLING);
-    let mut policy = IdlePolicy::new(spins, requests_pauses, host);
+    let unattended = if device.has_one_cpu { sleeper.still_polling } else { UNATTENDED };
+    let mut policy = IdlePolicy::new(spins, pfc, host);
     let mut backed_off = None;
     while !device.stop.load(Ordering::Relaxed) {
         let event = match backed_off.take() {
             Some(event) => event,
             None => {
                 sleeper.place_by_turns(clock);
-                try_turn(cell, clock, sleeper.still_polling)
+                try_turn(cell, clock, sleeper.still_polling, unattended)
             }
         };
         let driven = cell.driven.load(Ordering::Relaxed);
@@ -82,37 +84,39 @@ fn run(device: &DeviceInner, core: usize, clock: Clock, spins: bool, mut sleeper
             Step::BackOff(time) => backed_off = Some(sleeper.back_off(cell, time, clock)),
             Step::SleepOnPort(time) => sleeper.sleep_on_port(cell, time),
             Step::Sleep => sleeper.sleep(cell, clock),
+            Step::Gather => sleeper.gather(cell, clock),
         }
     }
 }
 
 /// Runs a turn if the token is free. `recently`: the time within which a thread still polls.
-fn try_turn(cell: &CoreCell, clock: Clock, recently: Duration) -> Event {
+/// `unattended`: the time after which waiting work is nobody else's.
+fn try_turn(cell: &CoreCell, clock: Clock, recently: Duration, unattended: Duration) -> Event {
     if cell.waiters.load(Ordering::Relaxed) > 0 {
         std::thread::yield_now(); // Control calls go first.
     }
     let Some(mut token) = cell.try_lock() else { return Event::LockedOut };
     let now = clock.now();
     let done = token.turn(now);
-    let attended = cell.driven_within(UNATTENDED, now);
+    let attended = cell.driven_within(unattended, now);
     drop(token);
     // The second look counts the time of the turn; the first one saves reading the clock.
     let polled = cell.driven_within(recently, now) && cell.driven_within(recently, clock.now());
     Event::Turned { worked: done > 0, is_long: done >= LONG_TURN, attended, polled }
 }
 
-/// Whether a system call takes long on this host, as on an emulated CPU. Measured once per process.
-static IS_SLOW: OnceLock<bool> = OnceLock::new();
+/// What a `ppoll` that does not sleep takes on this host. Measured once per process.
+static POLL_TIME: OnceLock<Duration> = OnceLock::new();
 
-/// Returns true if a helper has found that a system call takes long on this host.
-pub(super) fn is_host_slow() -> bool {
-    *IS_SLOW.get().unwrap_or(&false)
+/// Returns the time that a helper has measured for a `ppoll` that does not sleep; zero if none has.
+pub(super) fn measured_poll_time() -> Duration {
+    POLL_TIME.get().copied().unwrap_or(Duration::ZERO)
 }
 
-/// Measures [`IS_SLOW`], for at most a millisecond: other programs may take the CPU meanwhile.
-fn is_slow(clock: Clock) -> bool {
+/// Measures [`POLL_TIME`], for at most a millisecond: other programs may take the CPU meanwhile.
+fn poll_time(clock: Clock) -> Duration {
     const POLLS: u32 = 8; // Reading the clock takes time, too.
-    *IS_SLOW.get_or_init(|| {
+    *POLL_TIME.get_or_init(|| {
         let (mut scratch, end) = (Vec::new(), clock.now() + Duration::from_millis(1));
         let mut poll_takes = || {
             let start = clock.now();
@@ -124,7 +128,7 @@ fn is_slow(clock: Clock) -> bool {
             least = least.min(poll_takes());
         }
         tracing::debug!(?least, "time of a ppoll that does not sleep");
-        least > ORDINARY_POLL
+        least
     })
 }
 
@@ -188,6 +192,7 @@ impl Sleeper {
 
     /// As `back_off`, but an incoming frame ends the wait.
     fn sleep_on_port(&mut self, cell: &CoreCell, time: Duration) {
+        self.placement.defer(false);
         self.fds.clear();
         self.fds.push(cell.wake_fd());
         let Some(mut token) = cell.try_lock() else { return };
@@ -202,6 +207,19 @@ impl Sleeper {
 
     /// Sleeps until a frame, a doorbell or a deadline.
     fn sleep(&mut self, cell: &CoreCell, clock: Clock) {
+        self.placement.defer(false);
+        self.sleep_until_work(cell, clock);
+    }
+
+    /// As `sleep`, but the threads that run meanwhile go first.
+    fn gather(&mut self, cell: &CoreCell, clock: Clock) {
+        self.placement.defer(true);
+        self.sleep_until_work(cell, clock);
+        // A thread of the program that polls takes the frames.
+        std::thread::yield_now();
+    }
+
+    fn sleep_until_work(&mut self, cell: &CoreCell, clock: Clock) {
         self.place(clock);
         self.fds.clear();
         let Some(mut token) = cell.try_lock() else { return };

@@ -54,11 +54,16 @@ impl Polls {
     }
 }
 
-/// Polls in succession without a frame after which a thread sleeps, where all threads share one CPU
-/// and a system call takes long.
+/// Where all threads share one CPU, a thread that polls in vain sleeps if a `ppoll` takes longer
+/// than this. It takes 15 us in user-mode Linux, where a yield costs as much as a sleep and has no
+/// effect before the next tick: the scheduler's clock counts ticks. An emulated CPU takes 1.3 us,
+/// and there a yield works.
+const DEAR_POLL: Duration = Duration::from_micros(5);
+
+/// Polls in succession without a frame after which it sleeps.
 const ONE_CPU_VAIN_POLLS: u32 = 3;
 
-/// How long it sleeps there: the time of a few system calls.
+/// How long it sleeps: the time of a few system calls.
 const ONE_CPU_SLEEP: Duration = Duration::from_micros(50);
 
 /// How a thread gives the CPU to others, where all threads share one.
@@ -71,13 +76,15 @@ enum GiveWay {
 
 impl GiveWay {
     /// After a poll that moved `frames` frames. `vain`: polls in succession without a frame.
-    fn after(frames: usize, vain: &mut u32, is_slow: bool) -> Self {
+    /// `poll_time`: what a `ppoll` takes on this host.
+    fn after(frames: usize, vain: &mut u32, poll_time: Duration) -> Self {
         if frames > 0 {
             *vain = 0;
             return Self::No;
         }
         *vain = vain.saturating_add(1);
-        if is_slow && *vain > ONE_CPU_VAIN_POLLS { Self::Sleep } else { Self::Yield }
+        let sleeps = poll_time > DEAR_POLL && *vain > ONE_CPU_VAIN_POLLS;
+        if sleeps { Self::Sleep } else { Self::Yield }
     }
 }
 
@@ -88,13 +95,11 @@ thread_local! {
 }
 
 /// Counts a poll that moved `frames` frames, where all threads share one CPU: what the thread polls
-/// for happens only while it does not run. It gives the CPU up after each poll in vain. Where a
-/// system call takes long (`is_slow`), it sleeps after a few of them: a yield costs as much there,
-/// and has no effect before the next tick if the scheduler's clock counts ticks, as that of
-/// user-mode Linux.
-pub(super) fn share_cpu(frames: usize, is_slow: bool) {
+/// for happens only while it does not run. It gives the CPU up after each poll in vain.
+/// `poll_time`: what a `ppoll` takes on this host ([`DEAR_POLL`]).
+pub(super) fn share_cpu(frames: usize, poll_time: Duration) {
     let mut vain = ONE_CPU_POLLS.get();
-    let way = GiveWay::after(frames, &mut vain, is_slow);
+    let way = GiveWay::after(frames, &mut vain, poll_time);
     ONE_CPU_POLLS.set(vain);
     match way {
         GiveWay::No => {}
@@ -143,18 +148,19 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_polls_in_vain_yields_the_only_cpu_and_on_a_slow_host_sleeps() {
+    fn a_thread_that_polls_in_vain_yields_the_only_cpu_and_where_that_is_dear_sleeps() {
         let mut vain = 0;
-        let mut ways = |frames, is_slow, times| {
-            let way = |_| GiveWay::after(frames, &mut vain, is_slow);
+        let mut ways = |frames, nanos, times| {
+            let way = |_| GiveWay::after(frames, &mut vain, Duration::from_nanos(nanos));
             (0..times).map(way).collect::<Vec<_>>()
         };
-        assert_eq!(ways(0, false, 100), [GiveWay::Yield; 100]);
-        assert_eq!(ways(2, true, 1), [GiveWay::No]);
-        assert_eq!(ways(0, true, 3), [GiveWay::Yield; 3]);
-        assert_eq!(ways(0, true, 2), [GiveWay::Sleep; 2]);
-        assert_eq!(ways(1, true, 1), [GiveWay::No]);
-        assert_eq!(ways(0, true, 1), [GiveWay::Yield]);
+        assert_eq!(ways(0, 200, 100), [GiveWay::Yield; 100]);
+        assert_eq!(ways(0, 1300, 100), [GiveWay::Yield; 100], "an emulated CPU");
+        assert_eq!(ways(2, 15_000, 1), [GiveWay::No]);
+        assert_eq!(ways(0, 15_000, 3), [GiveWay::Yield; 3]);
+        assert_eq!(ways(0, 15_000, 2), [GiveWay::Sleep; 2]);
+        assert_eq!(ways(1, 15_000, 1), [GiveWay::No]);
+        assert_eq!(ways(0, 15_000, 1), [GiveWay::Yield]);
     }
 
     #[test]

@@ -386,7 +386,7 @@ impl DeviceInner {
             miss();
         }
         if self.has_one_cpu {
-            idle_polls::share_cpu(moved, helper::is_host_slow());
+            idle_polls::share_cpu(moved, helper::measured_poll_time());
         }
         if turned && self.port_owner.is_some() {
             idle_polls::count(moved);

@@ -12,7 +12,7 @@
 //!   poll: Feroce's threads do not run on its CPU.
 //! * If such threads have every CPU of the process, Feroce's threads share the CPUs, with the
 //!   policy `SCHED_BATCH`: when they wake up, they wait for the running thread to sleep or to use
-//!   up its time slice.
+//!   up its time slice. A thread may also choose so for a while ([`Placement::defer`]).
 //!
 //! CPUs that an administrator has given to a thread of Feroce stay (`taskset -p`), unless they are
 //! all that the cgroup of the process allows. When the cgroup changes, Feroce chooses again.
@@ -61,6 +61,10 @@ pub struct Placement {
     placed: Option<Placed>,
     /// CPUs that an administrator has given.
     left: Option<CpuSet>,
+    /// Threads that poll have all CPUs of the process.
+    shares: bool,
+    /// See [`Placement::defer`].
+    defers: bool,
     /// The policy is `SCHED_BATCH`.
     is_batch: bool,
 }
@@ -116,8 +120,21 @@ impl Placement {
             }
         }
         self.placed = CpuSet::of(0).ok().map(|given| Placed { wanted: cpus, given });
-        if shares != self.is_batch && set_batch(shares) {
-            self.is_batch = shares;
+        self.shares = shares;
+        self.update_policy();
+    }
+
+    /// From now on or no longer, the calling thread waits when it wakes up: for the running thread
+    /// to sleep or to use up its time slice (`SCHED_BATCH`).
+    pub fn defer(&mut self, defers: bool) {
+        self.defers = defers;
+        self.update_policy();
+    }
+
+    fn update_policy(&mut self) {
+        let batch = self.shares || self.defers;
+        if batch != self.is_batch && set_batch(batch) {
+            self.is_batch = batch;
         }
     }
 }
@@ -295,6 +312,24 @@ mod tests {
         assert_eq!(choice, Choice { cpus: cpus([1]), shares: false });
         assert!(is_own("feroce-0\n") && is_own("feroce-cm-paths\n"));
         assert!(!is_own("feroce-poll-0\n") && !is_own("reactor_0\n"));
+    }
+
+    #[test]
+    fn a_thread_defers_until_told_otherwise_or_while_cpus_are_shared() {
+        let policy = || {
+            // SAFETY: 0 is the calling thread.
+            unsafe { libc::sched_getscheduler(0) }
+        };
+        let mut placement = Placement::default();
+        let mut then = |shares, defers| {
+            placement.shares = shares;
+            placement.defer(defers);
+            policy()
+        };
+        assert_eq!(then(false, false), libc::SCHED_OTHER);
+        assert_eq!(then(false, true), libc::SCHED_BATCH);
+        assert_eq!(then(true, false), libc::SCHED_BATCH);
+        assert_eq!(then(false, false), libc::SCHED_OTHER);
     }
 
     #[test]
