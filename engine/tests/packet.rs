@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use feroce_engine::counters::Counter;
-use feroce_engine::device::PortKind;
+use feroce_engine::device::{DeviceConfig, Endpoint, PortKind};
 use feroce_engine::port::Port;
 use feroce_engine::port::af_xdp::{AfXdp, AfXdpConfig, AfXdpError, XdpMode};
 use feroce_engine::port::fault::{FaultPort, Faults};
@@ -22,8 +22,8 @@ use feroce_engine::port::packet::{PacketConfig, PacketError, PacketPort, SuperFr
 use feroce_engine::port::pcap::PcapPort;
 use feroce_wire::{FlowHeader, PathMtu};
 use pair::{
-    Kind, MESSAGE, PLAIN, Pair, SILENCE, TEST_TIMEOUT, addresses, connect, expect, flow, ip, psn,
-    queue, receive, request, root, sealed, send, send_train, wait_until_up,
+    Kind, MESSAGE, PLAIN, Pair, SILENCE, TEST_TIMEOUT, addresses, connect, connect_with, expect,
+    flow, ip, psn, queue, receive, request, root, sealed, send, send_train, wait_until_up,
 };
 
 impl Pair {
@@ -712,6 +712,40 @@ fn devices_use_super_frames_if_both_ends_support_them() {
             let split = bulk && path_mtu == PathMtu::Mtu4096;
             assert_eq!(requests, if split { parts } else { 1 }, "{kinds:?}, {path_mtu:?}");
         }
+    }
+}
+
+#[test]
+fn super_frames_to_all_need_no_agreement() {
+    if !root() {
+        return;
+    }
+    let (packet, udp, af_xdp) = (PortKind::Packet, PortKind::Udp, PortKind::AfXdp);
+    // To a port that takes none, the kernel cuts them.
+    for (kinds, to_all, bulk) in [
+        ([packet; 2], true, true),
+        ([packet; 2], false, false),
+        ([udp; 2], true, true),
+        ([packet, af_xdp], true, false),
+        ([af_xdp, packet], true, false),
+    ] {
+        let pair = Pair::new(4200);
+        let config = DeviceConfig { super_frames_to_all: to_all, ..DeviceConfig::default() };
+        let silent = |endpoint: &mut Endpoint| endpoint.super_frames = None;
+        let mut ends = connect_with(&pair, kinds, PathMtu::Mtu4096, &config, silent);
+        let pattern: Vec<u8> =
+            (0..MESSAGE).map(|at| (at / 7 + at / 4096).to_le_bytes()[0]).collect();
+        ends[0].buffer.write(0, &pattern);
+        let before = pair.kernel_frames(1);
+        request(&mut ends, false, 0, MESSAGE, MESSAGE);
+        request(&mut ends, true, MESSAGE, MESSAGE, MESSAGE);
+        let mut arrived = vec![0; MESSAGE];
+        for (end, what) in [(1, "written"), (0, "read back")] {
+            ends[end].buffer.read(MESSAGE, &mut arrived);
+            assert!(arrived == pattern, "{what}, {kinds:?}, {to_all}");
+        }
+        let (frames, packets) = (pair.kernel_frames(1) - before, MESSAGE as u64 / 4096);
+        assert_eq!(frames < packets / 4, bulk, "{frames} frames, {kinds:?}, {to_all}");
     }
 }
 

@@ -115,6 +115,16 @@ pub struct SettingFlags {
         value_parser = setting("selective_repeat")
     )]
     pub selective_repeat: Option<String>,
+    /// Send super-frames to every peer on a veth, not only to those that agreed
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        value_parser = setting("super_frames_to_all")
+    )]
+    pub super_frames_to_all: Option<String>,
     /// Mark data packets ECT(0), so that switches mark instead of dropping
     #[arg(
         long,
@@ -207,6 +217,7 @@ impl SettingFlags {
             ("max_cq", "--max-cq", &self.max_cq),
             ("max_pd", "--max-pd", &self.max_pd),
             ("selective_repeat", "--selective-repeat", &self.selective_repeat),
+            ("super_frames_to_all", "--super-frames-to-all", &self.super_frames_to_all),
             ("ecn", "--ecn", &self.ecn),
             ("congestion", "--congestion", &self.congestion),
             ("congestion_set", "--congestion-set", &self.congestion_set),

@@ -73,6 +73,11 @@ pub struct DeviceConfig {
     /// packets are sent again. A device that offers it has memory for 1024 packets (4.4 MB) that
     /// arrive behind a lost one. Towards other peers, RC is as in the specification.
     pub selective_repeat: bool,
+    /// Send [super-frames](crate::port::super_frame) to every peer, not only to those that agreed
+    /// by their [`Endpoint`](super::Endpoint), if the port sends any. For programs that connect by
+    /// other means, as all of libibverbs do. A peer must take them, or the kernel must cut them on
+    /// the way.
+    pub super_frames_to_all: bool,
     /// Mark data packets ECT(0), as a ConnectX does, so that switches mark packets instead of
     /// dropping them. Includes datagrams, except those to multicast groups.
     pub ecn: bool,
@@ -122,6 +127,7 @@ impl Default for DeviceConfig {
             read_window: 512,
             min_ack_timeout: 11,
             selective_repeat: false,
+            super_frames_to_all: false,
             ecn: false,
             congestion: CongestionConfig::default(),
             pfc: PfcConfig::default(),

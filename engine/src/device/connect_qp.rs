@@ -64,6 +64,11 @@ impl QueuePair {
         self.service() == Service::Rc && self.device().ahead.is_some()
     }
 
+    /// Returns true if every peer gets super-frames.
+    pub(super) fn has_super_frames_to_all(&self) -> bool {
+        self.device().config.super_frames_to_all && self.super_frames().is_some()
+    }
+
     /// Returns the host within which the port carries super-frames, if it does.
     fn super_frames(&self) -> Option<HostId> {
         let attributes = &self.device().attributes;

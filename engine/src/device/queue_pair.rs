@@ -291,7 +291,9 @@ impl QueuePair {
         let device = self.device();
         let headers = follow::begin(device, self.qpn, path, PATH_TIMEOUT)?;
         let ecn = device.config.marks_data();
-        flow_header(path, &headers, self.qpn, remote, ecn, &device.source_ports)
+        let super_frames = path.super_frames || self.has_super_frames_to_all();
+        let path = Path { super_frames, ..*path };
+        flow_header(&path, &headers, self.qpn, remote, ecn, &device.source_ports)
     }
 
     /// Changes state and attributes, as `ibv_modify_qp`. A transition to RESET removes the QP's

@@ -69,6 +69,8 @@ pub struct Settings {
     pub ecn: bool,
     /// See [`DeviceConfig::selective_repeat`].
     pub selective_repeat: bool,
+    /// See [`DeviceConfig::super_frames_to_all`].
+    pub super_frames_to_all: bool,
     /// Congestion control algorithm.
     pub congestion: Control,
     /// Name of the set of congestion control parameters.
@@ -129,6 +131,7 @@ impl Default for Settings {
             max_pd: device.max_pd,
             ecn: device.ecn,
             selective_repeat: device.selective_repeat,
+            super_frames_to_all: device.super_frames_to_all,
             congestion: device.congestion.control,
             congestion_set: feroce_congestion::params::SETS[0].name,
             congestion_parameters: Vec::new(),
@@ -341,6 +344,7 @@ impl Settings {
             max_pd: self.max_pd,
             ecn: self.ecn,
             selective_repeat: self.selective_repeat,
+            super_frames_to_all: self.super_frames_to_all,
             congestion: self.congestion_config(),
             pfc: PfcConfig {
                 priorities: self.pfc,

@@ -24,7 +24,8 @@
 //! - its Ethernet, IP and UDP headers equal those of the other packet, except for the lengths and
 //!   an IPv4 identification that is one higher, and
 //! - the peer accepts super-frames ([`feroce_wire::FlowSpec::super_frames`]). Peers announce this
-//!   when they connect ([`Endpoint::super_frames`](crate::device::Endpoint::super_frames)).
+//!   when they connect ([`Endpoint::super_frames`](crate::device::Endpoint::super_frames)), or the
+//!   device assumes it ([`DeviceConfig`](crate::device::DeviceConfig)`::super_frames_to_all`).
 //!
 //! # Division of work
 //! - A port that sends super-frames reports it ([`PortAttributes::segments_max`] above 1).

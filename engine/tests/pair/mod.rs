@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use caps::{CapSet, CapsHashSet};
 use feroce_engine::device::{
-    Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, PortKind, QpInit, QueuePair,
+    Buffer, CompletionQueue, ConnectOptions, Device, DeviceConfig, Endpoint, PortKind, QpInit,
+    QueuePair,
 };
 use feroce_engine::memory::Access;
 use feroce_engine::port::{Port, Priority};
@@ -273,8 +274,19 @@ pub const MESSAGE: usize = 1 << 20;
 /// Opens devices at both ends and connects them. A device on UDP sockets is opened without any
 /// capability.
 pub fn connect(pair: &Pair, kinds: [PortKind; 2], path_mtu: PathMtu) -> [End; 2] {
+    connect_with(pair, kinds, path_mtu, &DeviceConfig::default(), |_| {})
+}
+
+/// As [`connect`], with devices of `config` that know `change`d endpoints of each other.
+pub fn connect_with(
+    pair: &Pair,
+    kinds: [PortKind; 2],
+    path_mtu: PathMtu,
+    config: &DeviceConfig,
+    change: impl Fn(&mut Endpoint),
+) -> [End; 2] {
     let mut ends = [0, 1].map(|end| {
-        let config = DeviceConfig { max_qp: 16, port: kinds[end], ..DeviceConfig::default() };
+        let config = DeviceConfig { max_qp: 16, port: kinds[end], ..config.clone() };
         let open = || {
             if kinds[end] == PortKind::Udp {
                 drop_capabilities();
@@ -293,7 +305,8 @@ pub fn connect(pair: &Pair, kinds: [PortKind; 2], path_mtu: PathMtu) -> [End; 2]
         gids.iter().find(|(_, entry)| entry.gid.ip().is_ipv4()).expect("an IPv4 address").0
     };
     let start = Psn::new(0xff_fff0);
-    let names = ends.each_ref().map(|end| end.qp.endpoint(start, gid(end)).expect("a GID"));
+    let mut names = ends.each_ref().map(|end| end.qp.endpoint(start, gid(end)).expect("a GID"));
+    names.iter_mut().for_each(change);
     for n in 0..2 {
         let sgid_index = gid(&ends[n]);
         let options =

@@ -224,6 +224,13 @@ static ROWS: &[Row] = &[
         show: |settings| settings.selective_repeat.to_string(),
     },
     Row {
+        name: "super_frames_to_all",
+        expects: || "true or false",
+        about: "send super-frames to every peer on a veth, not only to those that agreed",
+        set: |settings, text| flag(text).map(|all| settings.super_frames_to_all = all),
+        show: |settings| settings.super_frames_to_all.to_string(),
+    },
+    Row {
         name: "ecn",
         expects: || "true or false",
         about: "mark data packets ECT(0), so that switches mark packets instead of dropping them",
