@@ -277,11 +277,26 @@ impl Run<'_> {
         Ok(String::from_utf8_lossy(&std::fs::read(self.work.join(end))?).into_owned())
     }
 
+    /// Returns true if a program met a race of its own (docs/programs.md), so that the row must be
+    /// played again.
+    pub fn met_own_race(&self, row: &Row) -> Result<bool> {
+        Ok(self.met_no_listener(row)? || self.used_destroyed_channel(row)?)
+    }
+
+    /// Returns true if rping, after the last ping, used the event channel that it had destroyed.
+    fn used_destroyed_channel(&self, row: &Row) -> Result<bool> {
+        let used = "rdma_get_cm_event: Invalid argument";
+        let outputs = [self.output("client")?, self.output("server")?];
+        Ok(row.client.starts_with("rping ")
+            && Regex::new(&row.pattern)?.is_match(&outputs[0])
+            && outputs.iter().any(|output| output.contains(used)))
+    }
+
     /// Returns true if perftest's client came between the two listeners of its server. With `-R`,
     /// the server closes its first listener, for parameters, before it opens one for QPs at the
     /// same port, and the client does not wait: on a busy machine its REQ finds no listener, and
     /// is rejected with reason 8, invalid service ID.
-    pub fn met_no_listener(&self, row: &Row) -> Result<bool> {
+    fn met_no_listener(&self, row: &Row) -> Result<bool> {
         let rejected = "RDMA_CM_EVENT_REJECTED; error: 8.";
         Ok(row.client.contains(" -R ") && self.output("client")?.contains(rejected))
     }
