@@ -24,6 +24,7 @@ use feroce_wire::{FlowHeader, PathMtu};
 use pair::{
     Kind, MESSAGE, PLAIN, Pair, SILENCE, TEST_TIMEOUT, addresses, connect, connect_with, expect,
     flow, ip, psn, queue, receive, request, root, sealed, send, send_train, wait_until_up,
+    write_and_read_back,
 };
 
 impl Pair {
@@ -687,17 +688,8 @@ fn devices_use_super_frames_if_both_ends_support_them() {
         for path_mtu in [PathMtu::Mtu4096, PathMtu::Mtu1024] {
             let pair = Pair::new(4200);
             let mut ends = connect(&pair, kinds, path_mtu);
-            let pattern: Vec<u8> =
-                (0..MESSAGE).map(|at| (at / 7 + at / 4096).to_le_bytes()[0]).collect();
-            ends[0].buffer.write(0, &pattern);
             let before = [0, 1].map(|end| pair.kernel_frames(end));
-            request(&mut ends, false, 0, MESSAGE, MESSAGE);
-            request(&mut ends, true, MESSAGE, MESSAGE, MESSAGE);
-            let mut arrived = vec![0; MESSAGE];
-            for (end, what) in [(1, "written"), (0, "read back")] {
-                ends[end].buffer.read(MESSAGE, &mut arrived);
-                assert!(arrived == pattern, "{what}, {kinds:?}, {path_mtu:?}");
-            }
+            write_and_read_back(&mut ends, &format!("{kinds:?}, {path_mtu:?}"));
             let packets = u64::try_from(MESSAGE / path_mtu.bytes() as usize).expect("few");
             for end in [0, 1] {
                 let frames = pair.kernel_frames(end) - before[end];
@@ -733,17 +725,8 @@ fn super_frames_to_all_need_no_agreement() {
         let config = DeviceConfig { super_frames_to_all: to_all, ..DeviceConfig::default() };
         let silent = |endpoint: &mut Endpoint| endpoint.super_frames = None;
         let mut ends = connect_with(&pair, kinds, PathMtu::Mtu4096, &config, silent);
-        let pattern: Vec<u8> =
-            (0..MESSAGE).map(|at| (at / 7 + at / 4096).to_le_bytes()[0]).collect();
-        ends[0].buffer.write(0, &pattern);
         let before = pair.kernel_frames(1);
-        request(&mut ends, false, 0, MESSAGE, MESSAGE);
-        request(&mut ends, true, MESSAGE, MESSAGE, MESSAGE);
-        let mut arrived = vec![0; MESSAGE];
-        for (end, what) in [(1, "written"), (0, "read back")] {
-            ends[end].buffer.read(MESSAGE, &mut arrived);
-            assert!(arrived == pattern, "{what}, {kinds:?}, {to_all}");
-        }
+        write_and_read_back(&mut ends, &format!("{kinds:?}, {to_all}"));
         let (frames, packets) = (pair.kernel_frames(1) - before, MESSAGE as u64 / 4096);
         assert_eq!(frames < packets / 4, bulk, "{frames} frames, {kinds:?}, {to_all}");
     }

@@ -13,8 +13,8 @@ use feroce_engine::port::packet::{PacketConfig, PacketPort, SuperFrames};
 use feroce_engine::port::udp::{UdpConfig, UdpError, UdpPort};
 use feroce_wire::{FlowHeader, FlowSpec, IpAddresses, Packet, PathMtu, Psn};
 use pair::{
-    Kind, MESSAGE, PLAIN, Pair, SILENCE, TEST_TIMEOUT, addresses, connect, drop_capabilities, flow,
-    ip, psn, queue, receive, request, root, sealed, send, send_train,
+    Kind, PLAIN, Pair, SILENCE, TEST_TIMEOUT, addresses, connect, drop_capabilities, flow, ip, psn,
+    queue, receive, root, sealed, send, send_train, write_and_read_back,
 };
 
 /// Runs `work` in the namespace of `end`, in a thread without capabilities.
@@ -308,14 +308,7 @@ fn devices_transfer_every_byte_without_any_capability() {
         for path_mtu in [PathMtu::Mtu4096, PathMtu::Mtu1024] {
             let pair = Pair::new(4200);
             let mut ends = connect(&pair, kinds, path_mtu);
-            let pattern: Vec<u8> =
-                (0..MESSAGE).map(|at| (at / 7 + at / 4096).to_le_bytes()[0]).collect();
-            ends[0].buffer.write(0, &pattern);
-            request(&mut ends, false, 0, 0, MESSAGE);
-            request(&mut ends, true, MESSAGE, 0, MESSAGE);
-            let mut back = vec![0; MESSAGE];
-            ends[0].buffer.read(MESSAGE, &mut back);
-            assert!(back == pattern, "{kinds:?}, {path_mtu}");
+            write_and_read_back(&mut ends, &format!("{kinds:?}, {path_mtu}"));
         }
     }
 }

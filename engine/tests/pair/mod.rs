@@ -317,6 +317,19 @@ pub fn connect_with(
     ends
 }
 
+/// The first end writes a message to the second and reads it back. Checks the bytes at both ends.
+pub fn write_and_read_back(ends: &mut [End; 2], what: &str) {
+    let pattern: Vec<u8> = (0..MESSAGE).map(|at| (at / 7 + at / 4096).to_le_bytes()[0]).collect();
+    ends[0].buffer.write(0, &pattern);
+    request(ends, false, 0, MESSAGE, MESSAGE);
+    request(ends, true, MESSAGE, MESSAGE, MESSAGE);
+    let mut arrived = vec![0; MESSAGE];
+    for (end, done) in [(1, "written"), (0, "read back")] {
+        ends[end].buffer.read(MESSAGE, &mut arrived);
+        assert!(arrived == pattern, "{done}, {what}");
+    }
+}
+
 /// Posts a request of the first end on `len` bytes at offset `remote` of the second end's buffer,
 /// and waits for success.
 pub fn request(ends: &mut [End; 2], read: bool, local: usize, remote: usize, len: usize) {
