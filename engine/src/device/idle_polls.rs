@@ -2,8 +2,11 @@
 //! and on a machine with too few CPUs the daemon may be waiting for the CPU of the thread that
 //! polls. The thread would spin for its whole time slice, and the scheduler takes it for busy.
 //!
-//! A yield is not enough: the daemon may be in another scheduling group, such as another session or
-//! another container, and a yield gives the CPU to the thread's own group only.
+//! Too few CPUs show as involuntary context switches of the thread. It then yields after each poll
+//! in vain. That is not enough: the daemon may be in another scheduling group, such as another
+//! session or another container, and a yield gives the CPU to the thread's own group only. So after
+//! many polls in vain it sleeps. A device without a daemon does neither: its frames arrive without
+//! another thread, and each yield to a program that never gives the CPU up costs a time slice.
 //!
 //! Where all threads share one CPU, a thread that polls in vain always gives way ([`share_cpu`]).
 
@@ -13,15 +16,26 @@ use std::time::Duration;
 use nix::sys::resource::{UsageWho, getrusage};
 
 /// Polls in succession without a frame, after which a thread looks whether others need its CPU:
-/// about 25 us, more than a spinning peer takes to answer.
+/// about 25 us without yields, more than a spinning peer takes to answer.
 const VAIN_POLLS: u32 = 256;
 
 /// Number of such looks for which a thread counts as preempted after it was. Thousands of polls,
-/// since a thread that sleeps is not preempted.
+/// since a thread that sleeps is not preempted. A yield that lets another thread run counts as a
+/// preemption.
 const LOOKS: u32 = 64;
 
 /// How long the thread sleeps; the kernel adds up to 50 us.
 const SLEEP: Duration = Duration::from_micros(20);
+
+/// What a thread does after a poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Poll,
+    /// Yield first.
+    Yield,
+    /// Look first whether others need the CPU.
+    Look,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Polls {
@@ -36,10 +50,20 @@ struct Polls {
 impl Polls {
     const NONE: Self = Self { vain: 0, preemptions: 0, looks_left: 0 };
 
-    /// Counts a poll that moved `frames` frames. Returns true if the thread must look.
-    fn count(&mut self, frames: usize) -> bool {
-        self.vain = if frames > 0 { 0 } else { self.vain.wrapping_add(1) };
-        self.vain > 0 && self.vain.is_multiple_of(VAIN_POLLS)
+    /// Counts a poll that moved `frames` frames.
+    fn count(&mut self, frames: usize) -> Next {
+        if frames > 0 {
+            self.vain = 0;
+            return Next::Poll;
+        }
+        self.vain = self.vain.wrapping_add(1);
+        if self.vain.is_multiple_of(VAIN_POLLS) {
+            Next::Look
+        } else if self.looks_left > 0 {
+            Next::Yield
+        } else {
+            Next::Poll
+        }
     }
 
     /// Looks. `preemptions`: the thread's involuntary context switches. Returns true if others
@@ -108,15 +132,17 @@ pub(super) fn share_cpu(frames: usize, poll_time: Duration) {
     }
 }
 
-/// Counts a poll of the calling thread that moved `frames` frames. Sleeps if too many in succession
-/// have moved none and others need the CPU.
+/// Counts a poll of the calling thread, at a daemon, that moved `frames` frames. If others need the
+/// CPU, yields after a poll without a frame, and sleeps after too many in succession.
 #[inline]
 pub(super) fn count(frames: usize) {
     let mut polls = POLLS.get();
-    let must_look = polls.count(frames);
+    let next = polls.count(frames);
     POLLS.set(polls);
-    if must_look {
-        look();
+    match next {
+        Next::Poll => {}
+        Next::Yield => std::thread::yield_now(),
+        Next::Look => look(),
     }
 }
 
@@ -138,13 +164,30 @@ mod tests {
     #[test]
     fn a_thread_looks_after_many_polls_in_vain() {
         let mut polls = Polls::NONE;
-        let mut looks =
-            |frames: usize, times: u32| (0..times).filter(|_| polls.count(frames)).count();
+        let mut looks = |frames: usize, times: u32| {
+            (0..times).filter(|_| polls.count(frames) == Next::Look).count()
+        };
         assert_eq!(looks(0, VAIN_POLLS - 1), 0);
         assert_eq!(looks(0, 1), 1);
         assert_eq!(looks(0, VAIN_POLLS - 1), 0);
         assert_eq!(looks(3, 1), 0, "a frame: from the beginning");
         assert_eq!(looks(0, 3 * VAIN_POLLS), 3);
+    }
+
+    #[test]
+    fn a_thread_that_was_preempted_yields_after_each_poll_in_vain() {
+        let mut polls = Polls::NONE;
+        assert_eq!(polls.count(0), Next::Poll, "the CPU is its own");
+        assert!(polls.look(1));
+        assert_eq!([0, 0, 3, 0].map(|frames| polls.count(frames)), {
+            [Next::Yield, Next::Yield, Next::Poll, Next::Yield]
+        });
+        let in_vain = |polls: &mut Polls| (0..VAIN_POLLS).map(|_| polls.count(0)).collect();
+        let all: Vec<Next> = in_vain(&mut polls);
+        assert_eq!(all.iter().filter(|&&next| next == Next::Look).count(), 1);
+        assert!(!all.contains(&Next::Poll));
+        while polls.look(1) {}
+        assert!(!in_vain(&mut polls).contains(&Next::Yield), "no longer preempted");
     }
 
     #[test]
