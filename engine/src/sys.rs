@@ -42,6 +42,17 @@ pub fn has_one_cpu() -> bool {
     std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1)
 }
 
+/// Returns major and minor version of the running kernel; zeros if they are not numbers.
+pub fn kernel_version() -> (u32, u32) {
+    version(&rustix::system::uname().release().to_string_lossy())
+}
+
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
+    let mut next = || numbers.next().flatten().unwrap_or(0);
+    (next(), next())
+}
+
 /// Returns true if this process has more privileges than the process that started it, which also
 /// chose its environment: `AT_SECURE`.
 pub fn has_gained_privileges() -> bool {
@@ -119,6 +130,13 @@ mod tests {
 
     use super::*;
     use crate::log::lines_of;
+
+    #[test]
+    fn versions_of_kernels() {
+        assert_eq!(version("6.18.44-fc"), (6, 18));
+        assert_eq!(version("6.1\n"), (6, 1));
+        assert_eq!(version(""), (0, 0));
+    }
 
     /// What `random_from` returns, logs and calls, if the kernel has entropy or not.
     fn random(has_entropy: bool) -> (io::Result<u128>, String, Vec<GetRandomFlags>) {

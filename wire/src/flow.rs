@@ -34,8 +34,8 @@ pub struct FlowSpec {
     pub flow_label: u32,
     /// UDP source port.
     pub udp_source_port: u16,
-    /// The peer and every link on the path accept super-frames, so a port may combine packets of
-    /// the flow. Always false towards an RNIC.
+    /// A port may combine packets of the flow into super-frames: the peer and every link on the
+    /// path accept them, or cut them again.
     pub super_frames: bool,
 }
 

@@ -5,6 +5,7 @@ use feroce_engine::device::settings::Settings;
 use feroce_engine::device::{Driver, PortKind};
 use feroce_engine::port::kind::BufferMemory;
 use feroce_engine::port::udp;
+use feroce_engine::sys;
 use feroce_wire::PathMtu;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::User;
@@ -99,7 +100,7 @@ impl Host {
             kernel_has_af_xdp: protocols.lines().any(|line| line.starts_with("XDP "))
                 && has_bpf.unwrap_or(false),
             rmem_max: read("/proc/sys/net/core/rmem_max").and_then(|text| text.trim().parse().ok()),
-            kernel: kernel_version(&read("/proc/sys/kernel/osrelease").unwrap_or_default()),
+            kernel: sys::kernel_version(),
         }
     }
 
@@ -141,12 +142,6 @@ impl Host {
             && has(Capability::CAP_NET_ADMIN)
             && has(Capability::CAP_NET_RAW)
     }
-}
-
-fn kernel_version(release: &str) -> (u32, u32) {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
-    let mut next = || numbers.next().flatten().unwrap_or(0);
-    (next(), next())
 }
 
 fn settings(host: &Host) -> Option<Verdict> {
@@ -411,17 +406,5 @@ fn clock(host: &Host) -> Option<Verdict> {
             "`cat /sys/devices/system/clocksource/clocksource0/available_clocksource`; boot with \
              clocksource=tsc tsc=reliable if the hardware's TSC is reliable",
         ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kernel_releases_are_parsed() {
-        assert_eq!(kernel_version("6.18.44-fc"), (6, 18));
-        assert_eq!(kernel_version("6.1\n"), (6, 1));
-        assert_eq!(kernel_version(""), (0, 0));
     }
 }

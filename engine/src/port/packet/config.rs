@@ -7,14 +7,19 @@ use crate::port::kind::PortConfig;
 /// and an IPv6 address needs ten.
 pub(super) const ADDRESSES: usize = 256;
 
+/// The first Linux whose packet sockets send and receive super-frames of UDP:
+/// `VIRTIO_NET_HDR_GSO_UDP_L4` in include/linux/virtio_net.h. Packet sockets before it drop those
+/// that arrive.
+const KNOWS_SUPER_FRAMES: (u32, u32) = (6, 2);
+
 /// When the port sends [super-frames](crate::port::super_frame).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SuperFrames {
-    /// On a veth, which does not segment super-frames. Only peers on the same host that accept
-    /// super-frames get them.
+    /// On a veth, which does not segment super-frames, with Linux 6.2 or later.
     #[default]
     Auto,
-    /// On any interface. Only for links whose segmentation increments the IPv4 identification.
+    /// On any interface, with any kernel. Only for links whose segmentation increments the IPv4
+    /// identification.
     On,
     /// Never: every packet is a frame of its own.
     Off,
@@ -78,10 +83,11 @@ impl PacketConfig {
         }
     }
 
-    /// Returns true if the port sends super-frames. `veth`: the interface is a veth.
-    pub(super) fn sends_super_frames(&self, veth: bool) -> bool {
+    /// Returns true if the port carries super-frames. `veth`: the interface is a veth. `kernel`:
+    /// the version of Linux.
+    pub(super) fn carries_super_frames(&self, veth: bool, kernel: (u32, u32)) -> bool {
         match self.super_frames {
-            SuperFrames::Auto => veth && !self.qdisc_bypass,
+            SuperFrames::Auto => veth && !self.qdisc_bypass && kernel >= KNOWS_SUPER_FRAMES,
             SuperFrames::On => true,
             SuperFrames::Off => false,
         }
@@ -115,15 +121,16 @@ mod tests {
     }
 
     #[test]
-    fn super_frames_are_sent_on_veth_or_on_request() {
-        let sends = |super_frames, qdisc_bypass, veth| {
+    fn super_frames_are_carried_on_veth_or_on_request() {
+        let carries = |super_frames, qdisc_bypass, veth, kernel| {
             let base = PacketConfig::new("x");
-            PacketConfig { super_frames, qdisc_bypass, ..base }.sends_super_frames(veth)
+            PacketConfig { super_frames, qdisc_bypass, ..base }.carries_super_frames(veth, kernel)
         };
-        assert!(sends(SuperFrames::Auto, false, true));
-        assert!(!sends(SuperFrames::Auto, true, true));
-        assert!(!sends(SuperFrames::Auto, false, false));
-        assert!(sends(SuperFrames::On, false, false));
-        assert!(!sends(SuperFrames::Off, false, true));
+        assert!(carries(SuperFrames::Auto, false, true, (6, 2)));
+        assert!(!carries(SuperFrames::Auto, false, true, (6, 1)), "it would drop them");
+        assert!(!carries(SuperFrames::Auto, true, true, (6, 2)));
+        assert!(!carries(SuperFrames::Auto, false, false, (6, 2)));
+        assert!(carries(SuperFrames::On, false, false, (6, 1)));
+        assert!(!carries(SuperFrames::Off, false, true, (6, 2)));
     }
 }

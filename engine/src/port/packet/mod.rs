@@ -17,8 +17,9 @@
 //! - IP fragments are dropped, and so are super-frames with IPv4 options.
 //! - Super-frames need Linux 6.2 or later at both ends, and the queueing discipline (no
 //!   `qdisc_bypass`). If a receiver on the same host does not accept them, the kernel cuts them for
-//!   AF_XDP in native mode and loses them for AF_XDP in generic mode. Peers therefore announce
-//!   whether they accept super-frames ([`Endpoint`](crate::device::Endpoint)).
+//!   AF_XDP in native mode and loses them for AF_XDP in generic mode and for packet sockets before
+//!   Linux 6.2. Peers therefore announce whether they accept super-frames
+//!   ([`Endpoint`](crate::device::Endpoint)).
 //!
 //! # Unsafe
 //! `unsafe` is allowed in this directory: for system calls that `std` lacks and for the memory that
@@ -61,6 +62,7 @@ use super::af_xdp::interface::Interface;
 use super::contract::{Port, PortAttributes, PortStats, Priority, RxFrame};
 use super::kind::{self, FilterAddress, OpenRequest, OpenedPorts, PortEntry, PortError};
 use super::super_frame::SEGMENTS_MAX;
+use crate::sys;
 
 /// The kind of port `packet`.
 pub(super) const ENTRY: PortEntry = PortEntry {
@@ -143,7 +145,7 @@ impl PacketPort {
         let interface = Interface::query(&config.interface).map_err(PacketError::interface)?;
         let sockets = open_sockets(config, interface.index, cores)?;
         // The holder must exist before a filter lets a frame pass.
-        let super_frames = config.sends_super_frames(interface.veth);
+        let super_frames = config.carries_super_frames(interface.veth, sys::kernel_version());
         let holder = Arc::new(Holder::take(super_frames)?);
         let ingress = Ingress::attach(interface.index).inspect_err(|error| {
             tracing::debug!(%error, "the kernel's stack also gets the frames of the port");

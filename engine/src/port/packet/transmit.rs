@@ -266,8 +266,8 @@ impl Transmitter {
         failed
     }
 
-    /// Splits the waiting super-frames into packets and stops making super-frames: Linux before 6.2
-    /// takes none.
+    /// Splits the waiting super-frames into packets and stops making super-frames: the kernel takes
+    /// none (`SuperFrames::On`).
     fn cut_all(&mut self) {
         tracing::warn!("the kernel takes no super-frames: every packet is sent alone");
         self.segments_max = 1;
