@@ -23,8 +23,8 @@ use feroce_engine::port::pcap::PcapPort;
 use feroce_wire::{FlowHeader, PathMtu};
 use pair::{
     Kind, MESSAGE, PLAIN, Pair, SILENCE, TEST_TIMEOUT, addresses, connect, connect_with, expect,
-    flow, ip, psn, queue, receive, request, root, sealed, send, send_train, wait_until_up,
-    write_and_read_back,
+    flow, ip, psn, queue, receive, request, requests_at_once, root, sealed, send, send_train,
+    wait_until_up, write_and_read_back,
 };
 
 impl Pair {
@@ -353,9 +353,7 @@ fn stack_received() -> u64 {
 /// Returns true on Linux 6.6 or later, which supports programs between packet sockets and the
 /// stack.
 fn has_ingress_programs() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
-    let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
-    (numbers.next(), numbers.next()) >= (Some(6), Some(6))
+    feroce_engine::sys::kernel_version() >= (6, 6)
 }
 
 #[test]
@@ -713,22 +711,32 @@ fn super_frames_to_all_need_no_agreement() {
         return;
     }
     let (packet, udp, af_xdp) = (PortKind::Packet, PortKind::Udp, PortKind::AfXdp);
-    // To a port that takes none, the kernel cuts them.
-    for (kinds, to_all, bulk) in [
-        ([packet; 2], true, true),
-        ([packet; 2], false, false),
-        ([udp; 2], true, true),
-        ([packet, af_xdp], true, false),
-        ([af_xdp, packet], true, false),
+    // Do few frames carry the WRITE to the second end, and the READ to the first? To a port that
+    // takes no super-frames, the kernel cuts them.
+    for (kinds, to_all, few) in [
+        ([packet; 2], true, [true, true]),
+        ([packet; 2], false, [false, false]),
+        ([udp; 2], true, [true, true]),
+        ([packet, af_xdp], true, [false, false]),
+        ([af_xdp, packet], true, [false, false]),
     ] {
         let pair = Pair::new(4200);
         let config = DeviceConfig { super_frames_to_all: to_all, ..DeviceConfig::default() };
         let silent = |endpoint: &mut Endpoint| endpoint.super_frames = None;
         let mut ends = connect_with(&pair, kinds, PathMtu::Mtu4096, &config, silent);
-        let before = pair.kernel_frames(1);
+        let before = [0, 1].map(|end| pair.kernel_frames(end));
         write_and_read_back(&mut ends, &format!("{kinds:?}, {to_all}"));
-        let (frames, packets) = (pair.kernel_frames(1) - before, MESSAGE as u64 / 4096);
-        assert_eq!(frames < packets / 4, bulk, "{frames} frames, {kinds:?}, {to_all}");
+        let packets = MESSAGE as u64 / 4096;
+        for end in [0, 1] {
+            let frames = pair.kernel_frames(end) - before[end];
+            assert_eq!(frames < packets / 4, few[end], "{frames} frames to {end}, {kinds:?}");
+        }
+        // The peer did not agree to hold more READs than others, nor to messages in parts.
+        for read in [false, true] {
+            requests_at_once(&mut ends, read, 64 << 10, 32);
+        }
+        let reads = ends[1].device.counter(Counter::RxReadRequests);
+        assert_eq!(reads, 1 + 32, "{kinds:?}, {to_all}");
     }
 }
 

@@ -33,7 +33,7 @@ impl QueuePair {
         path.traffic_class = route.traffic_class;
         path.hop_limit = route.hop_limit;
         let flow = self.resolve(&path, peer.qpn)?;
-        let resolved = ResolvedPath { flow, path_mtu: Some(route.mtu) };
+        let resolved = ResolvedPath { flow, path_mtu: Some(route.mtu), agreed_super_frames: false };
         let [init, mut rtr, mut rts] =
             options.attributes(self.service(), parameters.sq_psn, &peer, &resolved);
         rtr.max_dest_rd_atomic = rtr.max_dest_rd_atomic.and(Some(agreed.responder_resources));

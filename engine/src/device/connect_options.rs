@@ -81,7 +81,7 @@ pub struct ConnectOptions {
 ///   requests would be too many. Each part is a separate READ for the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Split {
-    /// If both ends carry super-frames.
+    /// If both ends announced super-frames, by their [`Endpoint`]s.
     #[default]
     Auto,
     /// To every peer. READs are split only with a `max_rd_atomic` of 32 or more, which both ends
@@ -106,6 +106,10 @@ pub(super) struct ResolvedPath {
     /// Headers of packets to the peer.
     pub(super) flow: FlowHeader,
     pub(super) path_mtu: Option<PathMtu>,
+    /// Both ends announced super-frames. Not so if only
+    /// [`DeviceConfig::super_frames_to_all`](super::DeviceConfig) makes the flow use them: the peer
+    /// may hold fewer READs, and counts messages.
+    pub(super) agreed_super_frames: bool,
 }
 
 impl ConnectOptions {
@@ -118,12 +122,12 @@ impl ConnectOptions {
         peer: &Endpoint,
         path: &ResolvedPath,
     ) -> [QpAttributes; 3] {
-        let super_frames = path.flow.spec().super_frames;
+        let super_frames = path.agreed_super_frames;
         let split = self.split.applies(super_frames);
         let splits_reads = split && super_frames && path.path_mtu == Some(PathMtu::Mtu4096);
         let default_depth = if splits_reads { MAX_RD_ATOMIC } else { RD_ATOMIC };
         let depth = self.max_rd_atomic.unwrap_or(default_depth);
-        // A peer with super-frames may split its READs; other peers get the number in the options.
+        // A peer that agreed may split its READs; other peers get the number in the options.
         let responder_depth = if super_frames { MAX_RD_ATOMIC } else { depth };
         let is_reliable = service.is_reliable();
         let responds = is_reliable && service.has_responder();

@@ -43,10 +43,12 @@ impl QueuePair {
         path.hop_limit = options.hop_limit;
         path.source_port = options.source_port;
         path.service_level = options.service_level;
-        path.super_frames = peer.super_frames.is_some() && peer.super_frames == self.super_frames();
+        let agreed_super_frames =
+            peer.super_frames.is_some() && peer.super_frames == self.super_frames();
+        path.super_frames = agreed_super_frames;
         let flow = self.resolve(&path, peer.qpn)?;
         let path_mtu = options.path_mtu.or_else(|| self.largest_mtu());
-        let path = ResolvedPath { flow, path_mtu };
+        let path = ResolvedPath { flow, path_mtu, agreed_super_frames };
         let [init, mut rtr, rts] = options.attributes(self.service(), psn, peer, &path);
         let selective_repeat = peer.selective_repeat && self.offers_selective_repeat();
         rtr.selective_repeat = selective_repeat.then_some(true);

@@ -333,6 +333,17 @@ pub fn write_and_read_back(ends: &mut [End; 2], what: &str) {
 /// Posts a request of the first end on `len` bytes at offset `remote` of the second end's buffer,
 /// and waits for success.
 pub fn request(ends: &mut [End; 2], read: bool, local: usize, remote: usize, len: usize) {
+    post(ends, read, local, remote, len);
+    wait_for_success(&ends[0]);
+}
+
+/// As [`request`], `times` times at once.
+pub fn requests_at_once(ends: &mut [End; 2], read: bool, len: usize, times: usize) {
+    (0..times).for_each(|_| post(ends, read, 0, MESSAGE, len));
+    (0..times).for_each(|_| wait_for_success(&ends[0]));
+}
+
+fn post(ends: &mut [End; 2], read: bool, local: usize, remote: usize, len: usize) {
     let [near, far] = ends;
     let region = far.buffer.region();
     let remote = RemoteAddr { addr: region.addr() + remote as u64, rkey: region.rkey() };
@@ -341,6 +352,9 @@ pub fn request(ends: &mut [End; 2], read: bool, local: usize, remote: usize, len
     let data = Data::Sges(std::slice::from_ref(&sge));
     let flags = SendFlags::SIGNALED;
     near.qp.post_send(&SendRequest { wr_id: 1, op, data, flags }).expect("room");
+}
+
+fn wait_for_success(near: &End) {
     let end = Instant::now() + TEST_TIMEOUT;
     let completion = loop {
         assert!(Instant::now() < end, "a completion");
