@@ -175,31 +175,41 @@ fn set_cancel_state(state: c_int) -> c_int {
 /// Number of an object's events that the program has read and not acknowledged.
 #[derive(Debug, Default)]
 pub struct Unacknowledged {
-    count: Mutex<u64>,
+    count: Mutex<Count>,
     changed: Condvar,
 }
 
+#[derive(Debug, Default)]
+struct Count {
+    events: u64,
+    /// A thread waits, or has waited. Without one, an acknowledgement needs no system call.
+    is_awaited: bool,
+}
+
 impl Unacknowledged {
-    fn count(&self) -> MutexGuard<'_, u64> {
+    fn count(&self) -> MutexGuard<'_, Count> {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts one more event as read.
     pub fn add(&self) {
-        *self.count() += 1;
+        self.count().events += 1;
     }
 
     /// Counts `events` events as acknowledged.
     pub fn acknowledge(&self, events: u64) {
         let mut count = self.count();
-        *count = count.saturating_sub(events);
-        self.changed.notify_all();
+        count.events = count.events.saturating_sub(events);
+        if count.is_awaited {
+            self.changed.notify_all();
+        }
     }
 
     /// Waits until all events are acknowledged.
     pub fn wait(&self) {
         let mut count = self.count();
-        while *count > 0 {
+        count.is_awaited = true;
+        while count.events > 0 {
             count = self.changed.wait(count).unwrap_or_else(PoisonError::into_inner);
         }
     }
